@@ -20,6 +20,7 @@
 #include <sys/random.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 /* Process that a PID or thread id belongs to, 0 if there is none. */
@@ -51,8 +52,8 @@ static CUresult find_control(int pid, uintptr_t *address) {
     if (own_offset(&offset)) return CUDA_ERROR_OPERATING_SYSTEM;
     snprintf(path, sizeof path, "/proc/%d/maps", pid);
     FILE *file = fopen(path, "re");
-    if (!file) return CUDA_ERROR_OPERATING_SYSTEM;
-    errno = 0;
+    /* a process without memory: a zombie, or a thread of the kernel (ESRCH since Linux 6.16) */
+    if (!file) return errno == ESRCH ? CUDA_ERROR_NOT_INITIALIZED : CUDA_ERROR_OPERATING_SYSTEM;
     while (fgets(line, sizeof line, file)) {
         if (!strstr(line, "/libcuda.so")) continue;
         if (sscanf(line, "%lx-%*x %*s %lx", &start, &file_offset) != 2 || file_offset) continue;
@@ -102,6 +103,12 @@ static CUresult await(int pidfd, int reply_fd, uint64_t id, struct reply *reply)
     }
 }
 
+static unsigned long long now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (unsigned long long)t.tv_sec * 1000000000ull + (unsigned long long)t.tv_nsec;
+}
+
 static CUresult exchange(int pid, uintptr_t address, const struct control *control, struct request *request,
                          struct reply *reply) {
     int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
@@ -111,6 +118,7 @@ static CUresult exchange(int pid, uintptr_t address, const struct control *contr
     if (pidfd >= 0 && request_fd >= 0 && reply_fd >= 0 && !flock(request_fd, LOCK_EX)) {
         drain(pid, control->request_read);
         drain(pid, control->reply_read);
+        if (request->deadline) request->deadline += now();
         if (getrandom(&request->id, sizeof request->id, 0) == (ssize_t)sizeof request->id &&
             !expect(pid, address, request->id) && write(request_fd, request, sizeof *request) == (ssize_t)sizeof *request)
             result = await(pidfd, reply_fd, request->id, reply);
@@ -153,7 +161,8 @@ CUresult caller_state(int id, CUprocessState *state) {
 }
 
 CUresult caller_lock(int id, unsigned int timeout_ms) {
-    struct request request = {.operation = OP_LOCK, .timeout_ms = timeout_ms};
+    /* the time runs from when the target could take the request, not while another caller is served */
+    struct request request = {.operation = OP_LOCK, .deadline = timeout_ms * 1000000ull};
     return act(id, &request);
 }
 
@@ -164,7 +173,7 @@ CUresult caller_checkpoint(int id) {
 
 CUresult caller_restore(int id, const CUcheckpointGpuPair *pairs, unsigned int count) {
     struct request request = {.operation = OP_RESTORE, .pair_count = count};
-    if (count > GPUSIM_MAX_GPUS || (count && !pairs)) return CUDA_ERROR_INVALID_VALUE;
+    if (count > GPUSIM_MAX_GPUS) return CUDA_ERROR_INVALID_VALUE;
     if (count) memcpy(request.pairs, pairs, count * sizeof *pairs);
     return act(id, &request);
 }
@@ -174,37 +183,25 @@ CUresult caller_unlock(int id) {
     return act(id, &request);
 }
 
-/* The thread's number as the caller's PID namespace has it. */
-static int translate(int pid, int inner) {
-    char path[64], line[512];
+/* Anybody may know the restore thread: it is found by its name. */
+CUresult caller_restore_tid(int id, int *tid) {
+    char path[64], name[32];
     int found = 0;
+    if (!tid) return CUDA_ERROR_INVALID_VALUE;
+    int pid = thread_group(id);
+    if (!pid) return CUDA_ERROR_OPERATING_SYSTEM;
     snprintf(path, sizeof path, "/proc/%d/task", pid);
     DIR *directory = opendir(path);
     struct dirent *entry;
     while (directory && !found && (entry = readdir(directory))) {
-        int tid = atoi(entry->d_name);
-        if (tid <= 0) continue;
-        snprintf(path, sizeof path, "/proc/%d/task/%d/status", pid, tid);
+        int thread = atoi(entry->d_name);
+        if (thread <= 0) continue;
+        snprintf(path, sizeof path, "/proc/%d/task/%d/comm", pid, thread);
         FILE *file = fopen(path, "re");
-        while (file && fgets(line, sizeof line, file)) {
-            if (strncmp(line, "NSpid:", 6)) continue;
-            char *last = strrchr(line, '\t');
-            if (last && atoi(last) == inner) found = tid;
-        }
+        if (file && fgets(name, sizeof name, file) && !strncmp(name, "cuda00001", 9)) found = thread;
         if (file) fclose(file);
     }
     if (directory) closedir(directory);
-    return found;
-}
-
-CUresult caller_restore_tid(int id, int *tid) {
-    struct control control;
-    uintptr_t address;
-    int pid;
-    if (!tid) return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = reach(id, &pid, &address, &control);
-    if (result) return result;
-    int found = translate(pid, control.restore_tid);
     if (!found) return CUDA_ERROR_NOT_INITIALIZED;
     *tid = found;
     return CUDA_SUCCESS;

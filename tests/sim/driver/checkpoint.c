@@ -77,8 +77,12 @@ CUresult process_checkpoint(void) {
     struct process *p = &gpusim_process;
     CUresult result;
     if (p->state != CU_PROCESS_STATE_LOCKED) return CUDA_ERROR_ILLEGAL_STATE;
+    if (p->refused) return CUDA_ERROR_UNKNOWN;
     for (struct allocation *a = p->allocations; a; a = a->next)
-        if (a->kind == KIND_MANAGED) return CUDA_ERROR_NOT_SUPPORTED;
+        if (a->kind == KIND_MANAGED) {
+            p->refused = 1;
+            return CUDA_ERROR_NOT_SUPPORTED;
+        }
     if ((result = take_host_memory())) return result;
     if (p->host_overhead) memset(p->host_overhead, 0xA5, gpusim_host()->host_overhead_bytes);
     mmap(p->tracking, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
@@ -162,7 +166,10 @@ CUresult process_restore(const CUcheckpointGpuPair *pairs, unsigned int count) {
     memcpy(p->uuids, uuids, sizeof uuids);
     mmap(p->tracking, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     for (struct allocation *a = p->allocations; a; a = a->next)
-        if (a->kind != KIND_CONTEXT) copy_in(a);
+        if (a->kind == KIND_CONTEXT)
+            devices_use(ordinal_of(a->gpu));
+        else
+            copy_in(a);
     free_host_copies();
     p->state = CU_PROCESS_STATE_LOCKED;
     return CUDA_SUCCESS;

@@ -19,7 +19,8 @@ enum { FIRST_TOGGLE = 550, FIRST_ACTION = 555, FIRST_DEVICE_MAP = 580, FIRST_LAU
 
 struct call {
     int pid, have_pid;
-    enum { NONE, STATE, TID, TOGGLE, ACTION } operation;
+    int have_timeout;
+    enum operation_of_tool { NONE, STATE, TID, TOGGLE, ACTION } operation;
     const char *action;
     unsigned int timeout_ms;
     const char *device_map;
@@ -82,6 +83,8 @@ static int toggle(int pid) {
     if (!result && state == CU_PROCESS_STATE_CHECKPOINTED) {
         result = caller_restore(pid, NULL, 0);
         if (!result) result = caller_unlock(pid);
+    } else if (!result && state != CU_PROCESS_STATE_RUNNING) {
+        result = CUDA_ERROR_ILLEGAL_STATE;
     } else if (!result) {
         result = caller_lock(pid, 0);
         if (!result) result = caller_checkpoint(pid);
@@ -93,6 +96,7 @@ static int toggle(int pid) {
 /* Pairs read, or -1. */
 static int parse_map(const char *text, CUcheckpointGpuPair *pairs) {
     int count = 0;
+    if (!*text) return -1;
     while (*text) {
         char old[64], new[64];
         int used = 0;
@@ -116,6 +120,16 @@ static int act(const struct call *call) {
     return report("restore", call->pid, caller_restore(call->pid, pairs, (unsigned int)count));
 }
 
+static int choose(struct call *call, enum operation_of_tool operation) {
+    int another = call->operation != NONE;
+    call->operation = operation;
+    return another;
+}
+
+static int does(const struct call *call, const char *action) {
+    return call->operation == ACTION && !strcmp(call->action, action);
+}
+
 EXPORT int gpusim_cuda_checkpoint(int argc, char **argv) {
     static const struct option all[] = {
         {"help", 0, 0, 'h'},   {"pid", 1, 0, 'p'},        {"toggle", 0, 0, 'T'},  {"get-state", 0, 0, 'S'},
@@ -131,27 +145,36 @@ EXPORT int gpusim_cuda_checkpoint(int argc, char **argv) {
     }
     memcpy(known, all, sizeof known);
     known[count] = all[8];
-    opterr = 0;
     for (int option; (option = getopt_long(argc, argv, "hp:t:d:", known, NULL)) != -1;) switch (option) {
             case 'h': return help(stdout, 0);
             case 'p': {
                 char *end;
                 call.pid = (int)strtol(optarg, &end, 10);
-                call.have_pid = end != optarg && !*end;
+                call.have_pid = !*end && call.pid >= 0;
+                if (!call.have_pid) {
+                    fprintf(stderr, "pid must be a non-negative integer\n\n");
+                    return help(stderr, 1);
+                }
                 break;
             }
-            case 'S': call.operation = STATE; break;
-            case 'R': call.operation = TID; break;
-            case 'T': call.operation = TOGGLE; break;
+            case 'S': wrong |= choose(&call, STATE); break;
+            case 'R': wrong |= choose(&call, TID); break;
+            case 'T': wrong |= choose(&call, TOGGLE); break;
             case 'a':
-                call.operation = ACTION;
+                wrong |= choose(&call, ACTION);
                 call.action = optarg;
                 break;
-            case 't': call.timeout_ms = (unsigned int)strtoul(optarg, NULL, 10); break;
+            case 't':
+                call.timeout_ms = (unsigned int)strtoul(optarg, NULL, 10);
+                call.have_timeout = 1;
+                break;
             case 'd': call.device_map = optarg; break;
             default: wrong = 1;
         }
-    if (wrong || optind != argc || !call.have_pid) return help(stderr, 1);
+    /* a timeout belongs to lock, a map to restore; words that are no options are passed over */
+    if (call.have_timeout && !does(&call, "lock")) wrong = 1;
+    if (call.device_map && !does(&call, "restore")) wrong = 1;
+    if (wrong || !call.have_pid) return help(stderr, 1);
     switch (call.operation) {
         case STATE: return print_state(call.pid);
         case TID: return print_tid(call.pid);

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -22,17 +23,21 @@
 struct control gpusim_control = {.magic = CONTROL_MAGIC};
 
 /* A caller that was killed while its request waited (the target was stopped) must not be served any more. */
-static int caller_waits(const struct request *request) {
-    if (__atomic_load_n(&gpusim_control.expected, __ATOMIC_ACQUIRE) != request->id) return 0;
+static int caller_waits(uint64_t id) {
+    if (__atomic_load_n(&gpusim_control.expected, __ATOMIC_ACQUIRE) != id) return 0;
     if (flock(gpusim_control.request_read, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) return 1;
     flock(gpusim_control.request_read, LOCK_UN);
     return 0;
 }
 
+static uint64_t serving;
+
+static int serving_wanted(void) { return caller_waits(serving); }
+
 static CUresult serve(const struct request *request) {
     switch (request->operation) {
         case OP_STATE: return CUDA_SUCCESS;
-        case OP_LOCK: return process_lock(request->timeout_ms);
+        case OP_LOCK: return process_lock(request->deadline, serving_wanted);
         case OP_CHECKPOINT: return process_checkpoint();
         case OP_RESTORE: return process_restore(request->pair_count ? request->pairs : NULL, request->pair_count);
         case OP_UNLOCK: return process_unlock();
@@ -42,11 +47,13 @@ static CUresult serve(const struct request *request) {
 
 static void *restore_thread(void *started) {
     struct request request;
+    prctl(PR_SET_NAME, "cuda00001400006");
     __atomic_store_n(&gpusim_control.restore_tid, gettid(), __ATOMIC_RELEASE);
     __atomic_store_n((int *)started, 1, __ATOMIC_RELEASE);
     for (;;) {
         ssize_t got = read(gpusim_control.request_read, &request, sizeof request);
-        if (got != sizeof request || !caller_waits(&request)) continue;
+        if (got != sizeof request || !caller_waits(request.id)) continue;
+        serving = request.id;
         struct reply reply = {.id = request.id, .result = serve(&request)};
         reply.state = gpusim_process.state;
         while (write(gpusim_control.reply_write, &reply, sizeof reply) < 0 && errno == EINTR) {}
@@ -56,6 +63,7 @@ static void *restore_thread(void *started) {
 
 static void *event_thread(void *unused) {
     (void)unused;
+    prctl(PR_SET_NAME, "cuda-EvtHandlr");
     for (;;) poll(NULL, 0, -1);
     return NULL;
 }
@@ -91,10 +99,8 @@ CUresult control_start(void) {
     pthread_sigmask(SIG_SETMASK, &all, &old);
     int failed = pthread_create(&thread, NULL, restore_thread, &started);
     if (!failed) {
-        pthread_setname_np(thread, "cuda00001400006");
         while (!__atomic_load_n(&started, __ATOMIC_ACQUIRE)) usleep(100);
         failed = pthread_create(&thread, NULL, event_thread, NULL);
-        if (!failed) pthread_setname_np(thread, "cuda-EvtHandlr");
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     return failed ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;

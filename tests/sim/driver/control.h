@@ -24,9 +24,8 @@ enum operation { OP_STATE = 1, OP_LOCK, OP_CHECKPOINT, OP_RESTORE, OP_UNLOCK };
 struct request {
     uint64_t id;
     int operation;
-    unsigned int timeout_ms;
     unsigned int pair_count;
-    unsigned int padding;
+    unsigned long long deadline; /* of a lock: ns of the monotonic clock, 0: none */
     CUcheckpointGpuPair pairs[GPUSIM_MAX_GPUS];
 };
 

@@ -13,17 +13,37 @@
 #include <unistd.h>
 
 /* As the driver does: one control node, two descriptors of the memory manager that turn into eventfds while
- * the process is checkpointed, some of every GPU, and one 2 MiB mapping of /dev/nvidia-uvm. */
-enum { UVM_FDS = 2, FDS_PER_GPU = 4, UVM_WINDOW = 2 << 20, MAX_MANAGED = 64 };
+ * the process is checkpointed, some of every GPU, and a 2 MiB mapping of /dev/nvidia-uvm per GPU in use. */
+enum { UVM_FDS = 2, FDS_PER_GPU = 4, GPU_WINDOW = 4096, UVM_WINDOW = 2 << 20, MAX_MANAGED = 64, MAX_ADOPTED = 64 };
 
 static int control_fd = -1, uvm_fds[UVM_FDS] = {-1, -1}, gpu_fds[GPUSIM_MAX_GPUS * FDS_PER_GPU];
-static void *uvm_window = MAP_FAILED;
+static void *gpu_windows[GPUSIM_MAX_GPUS], *uvm_windows[GPUSIM_MAX_GPUS];
+static struct {
+    int fd;
+    char path[48];
+} adopted[MAX_ADOPTED];
+static int adopted_count;
 static int managed_fds[MAX_MANAGED], managed_count;
 
 static int open_node(const char *path) {
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0) fprintf(stderr, "gpusim: %s: %m\n", path);
     return fd;
+}
+
+void devices_adopt(int fd, const char *path) {
+    if (adopted_count == MAX_ADOPTED) return;
+    adopted[adopted_count].fd = fd;
+    snprintf(adopted[adopted_count++].path, sizeof adopted->path, "%s", path);
+}
+
+static void reopen_adopted(void) {
+    for (int i = 0; i < adopted_count; i++) {
+        int fd = open_node(adopted[i].path);
+        if (fd < 0 || fd == adopted[i].fd) continue;
+        dup3(fd, adopted[i].fd, O_CLOEXEC);
+        close(fd);
+    }
 }
 
 void devices_open(void) {
@@ -42,13 +62,27 @@ void devices_open(void) {
     for (int i = 0; i < gpusim_host()->gpu_count * FDS_PER_GPU; i++) {
         snprintf(path, sizeof path, "/dev/nvidia%d", i / FDS_PER_GPU);
         gpu_fds[i] = open_node(path);
+        if (i % FDS_PER_GPU == 0)
+            gpu_windows[i / FDS_PER_GPU] = mmap(NULL, GPU_WINDOW, PROT_READ, MAP_PRIVATE, gpu_fds[i], 0);
     }
-    uvm_window = mmap(NULL, UVM_WINDOW, PROT_READ | PROT_WRITE, MAP_SHARED, uvm_fds[0], 0);
+    if (!first) reopen_adopted();
+}
+
+void devices_use(int ordinal) {
+    if (uvm_windows[ordinal]) return;
+    void *window = mmap(NULL, UVM_WINDOW, PROT_READ | PROT_WRITE, MAP_SHARED, uvm_fds[0], 0);
+    if (window == MAP_FAILED) return;
+    madvise(window, UVM_WINDOW, MADV_DONTFORK);
+    uvm_windows[ordinal] = window;
 }
 
 void devices_close(void) {
-    if (uvm_window != MAP_FAILED) munmap(uvm_window, UVM_WINDOW);
-    uvm_window = MAP_FAILED;
+    for (int i = 0; i < GPUSIM_MAX_GPUS; i++) {
+        if (uvm_windows[i]) munmap(uvm_windows[i], UVM_WINDOW);
+        uvm_windows[i] = NULL;
+    }
+    for (int i = 0; i < adopted_count; i++) close(adopted[i].fd);
+    for (int i = 0; i < gpusim_host()->gpu_count; i++) munmap(gpu_windows[i], GPU_WINDOW);
     for (int i = 0; i < gpusim_host()->gpu_count * FDS_PER_GPU; i++) close(gpu_fds[i]);
     for (int i = 0; i < UVM_FDS; i++) {
         int fd = eventfd(0, EFD_CLOEXEC);

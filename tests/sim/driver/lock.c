@@ -5,7 +5,6 @@
 #define _GNU_SOURCE
 #include "process.h"
 
-#include <errno.h>
 #include <time.h>
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -51,12 +50,10 @@ void work_collective(int (*finished)(void *), void *argument) {
 
 static int in_flight(void) { return now() < work.busy_until || (work.finished && !work.finished(work.argument)); }
 
-CUresult work_drain(unsigned int timeout_ms) {
-    unsigned long long deadline = now() + timeout_ms * 1000000ull;
-    while (in_flight()) {
-        if (timeout_ms && now() >= deadline) return CUDA_ERROR_NOT_READY;
-        nanosleep(&(struct timespec){.tv_nsec = 500000}, NULL);
-    }
+static void nap(void) { nanosleep(&(struct timespec){.tv_nsec = 500000}, NULL); }
+
+CUresult work_drain(void) {
+    while (in_flight()) nap();
     return CUDA_SUCCESS;
 }
 
@@ -67,43 +64,32 @@ static void set_locked(int value) {
     pthread_mutex_unlock(&mutex);
 }
 
-/* Waits for the calls that had entered before the lock. */
-static CUresult calls_drain(unsigned int timeout_ms) {
-    struct timespec deadline;
-    int result = 0;
-    clock_gettime(CLOCK_REALTIME, &deadline);
-    deadline.tv_sec += timeout_ms / 1000;
-    deadline.tv_nsec += (timeout_ms % 1000) * 1000000l;
-    if (deadline.tv_nsec >= 1000000000l) {
-        deadline.tv_sec++;
-        deadline.tv_nsec -= 1000000000l;
-    }
+static int calls_in_progress(void) {
     pthread_mutex_lock(&mutex);
-    while (calls && result != ETIMEDOUT)
-        result = timeout_ms ? pthread_cond_timedwait(&changed, &mutex, &deadline)
-                            : pthread_cond_wait(&changed, &mutex);
-    result = calls ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+    int count = calls;
     pthread_mutex_unlock(&mutex);
-    return result;
+    return count;
 }
 
-CUresult process_lock(unsigned int timeout_ms) {
+/* The calls that had entered before the lock are waited for, then the work. A caller that is killed meanwhile, or
+ * whose time is over (also while the process was stopped), leaves no lock behind. */
+CUresult process_lock(unsigned long long deadline, int (*wanted)(void)) {
     struct process *p = &gpusim_process;
     if (p->state != CU_PROCESS_STATE_RUNNING) return CUDA_ERROR_ILLEGAL_STATE;
     if (p->mps_fd >= 0) return CUDA_ERROR_NOT_SUPPORTED;
     set_locked(1);
-    unsigned long long start = now();
-    CUresult result = calls_drain(timeout_ms);
-    if (!result && timeout_ms) {
-        unsigned long long spent = (now() - start) / 1000000ull;
-        result = work_drain(spent < timeout_ms ? timeout_ms - (unsigned int)spent : 1);
-    } else if (!result)
-        result = work_drain(0);
-    if (result)
-        set_locked(0);
-    else
-        p->state = CU_PROCESS_STATE_LOCKED;
-    return result;
+    for (;;) {
+        if (deadline && now() >= deadline) break;
+        if (!calls_in_progress() && !in_flight()) {
+            p->refused = 0;
+            p->state = CU_PROCESS_STATE_LOCKED;
+            return CUDA_SUCCESS;
+        }
+        if (!wanted()) break;
+        nap();
+    }
+    set_locked(0);
+    return CUDA_ERROR_NOT_READY;
 }
 
 CUresult process_unlock(void) {

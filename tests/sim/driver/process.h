@@ -38,6 +38,7 @@ struct process {
     void *host_overhead;
     CUprocessState state;
     int poisoned;                   /* a restore failed half way */
+    int refused;                    /* a checkpoint was refused since the lock */
 };
 
 extern struct process gpusim_process;
@@ -49,11 +50,12 @@ void api_leave(void);
 /* Work in flight: spinning kernels end at a time, collectives when their peers have come. */
 void work_spin(unsigned long long ns);
 void work_collective(int (*finished)(void *), void *argument);
-/* Waits until no work is in flight; 0, or NOT_READY after timeout_ms (0: no limit). */
-CUresult work_drain(unsigned int timeout_ms);
+/* Waits until no work is in flight. */
+CUresult work_drain(void);
 
 /* The checkpoint operations, run by the restore thread alone. */
-CUresult process_lock(unsigned int timeout_ms);
+/* `deadline` in ns of the monotonic clock, 0: none; `wanted` tells whether the caller still waits. */
+CUresult process_lock(unsigned long long deadline, int (*wanted)(void));
 CUresult process_checkpoint(void);
 CUresult process_restore(const CUcheckpointGpuPair *pairs, unsigned int count);
 CUresult process_unlock(void);
@@ -61,6 +63,10 @@ CUresult process_unlock(void);
 /* /dev/nvidia* of this process. */
 void devices_open(void);
 void devices_close(void);
+/* A context on that GPU begins, or is back. */
+void devices_use(int ordinal);
+/* A descriptor that another library of the driver opened (NVML): closed and opened again with ours. */
+void devices_adopt(int fd, const char *path);
 /* A mapping of /dev/nvidia-uvm that no other process shares, as managed memory has. */
 void *devices_map_managed(size_t bytes);
 

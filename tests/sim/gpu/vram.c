@@ -229,6 +229,9 @@ static size_t users_of_process(int pid, struct vram_user *users, size_t count, s
     char path[64], target[256];
     unsigned long long started = 0;
     size_t first = count;
+    int holds_gpu = 0; /* memory exported to a descriptor stays on the GPU of a process that has left it */
+    struct stat own, other;
+    if (stat(DIRECTORY, &own)) return count;
     snprintf(path, sizeof path, "/proc/%d/fd", pid);
     DIR *directory = opendir(path);
     struct dirent *entry;
@@ -239,8 +242,11 @@ static size_t users_of_process(int pid, struct vram_user *users, size_t count, s
         ssize_t got = readlinkat(dirfd(directory), entry->d_name, target, sizeof target - 1);
         if (got <= 0) continue;
         target[got] = '\0';
+        if (!strncmp(target, "/dev/nvidia", 11) && target[11] >= '0' && target[11] <= '9') holds_gpu = 1;
         if (strncmp(target, DIRECTORY "/gpu", sizeof DIRECTORY + 3)) continue;
         if (parse_name(target + sizeof DIRECTORY, &gpu, &bytes, &by)) continue;
+        /* the same path may be another simulated host's */
+        if (fstatat(dirfd(directory), entry->d_name, &other, 0) || other.st_dev != own.st_dev) continue;
         if (!started) started = start_time(pid);
         if (by != started) continue; /* inherited over fork, or imported */
         for (i = first; i < count && !(users[i].gpu == gpu); i++) {}
@@ -251,7 +257,7 @@ static size_t users_of_process(int pid, struct vram_user *users, size_t count, s
         users[i].bytes += bytes;
     }
     if (directory) closedir(directory);
-    return count;
+    return holds_gpu ? count : first;
 }
 
 size_t vram_users(struct vram_user *users, size_t room) {

@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include "cuda_abi.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
@@ -58,14 +59,23 @@ static int announce(const char *id, int rank) {
     return fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) ? -1 : 0;
 }
 
-static struct meeting *open_meeting(const char *id) {
+static struct meeting *open_meeting(const char *id, int ranks) {
     char path[64];
+    if (ranks == 1) return calloc(1, sizeof(struct meeting));
     snprintf(path, sizeof path, "/dev/shm/nccl-%.16s", id);
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (fd < 0 || ftruncate(fd, sizeof(struct meeting))) return NULL;
     void *memory = mmap(NULL, sizeof(struct meeting), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     close(fd);
     return memory == MAP_FAILED ? NULL : memory;
+}
+
+/* NCCL asks NVML about the GPUs, so a process with a communicator holds what NVML opens, too. */
+static int start_nvml(void) {
+    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+    int (*init)(void) = NULL;
+    if (library) *(void **)&init = dlsym(library, "nvmlInit_v2");
+    return init ? init() : -1;
 }
 
 static void *idle(void *unused) {
@@ -85,8 +95,8 @@ EXPORT int ncclCommInitRank(struct ncclComm **made, int ranks, ncclUniqueId id, 
     if (!comm || ranks < 1 || ranks > MAX_RANKS || rank < 0 || rank >= ranks) return NCCL_INVALID_ARGUMENT;
     comm->ranks = ranks;
     comm->rank = rank;
-    comm->meeting = open_meeting(id.internal);
-    if (!comm->meeting || announce(id.internal, rank)) return NCCL_SYSTEM_ERROR;
+    comm->meeting = open_meeting(id.internal, ranks);
+    if (!comm->meeting || announce(id.internal, rank) || start_nvml()) return NCCL_SYSTEM_ERROR;
     for (int i = 0; i < HELPER_THREADS; i++)
         if (pthread_create(&thread, NULL, idle, NULL)) return NCCL_SYSTEM_ERROR;
     __atomic_store_n(&comm->meeting->joined[rank], 1, __ATOMIC_RELEASE);

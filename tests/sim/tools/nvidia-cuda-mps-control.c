@@ -9,6 +9,7 @@
 
 #include "host.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -34,10 +35,16 @@ static pid_t start_server(void) {
     pid_t pid = fork();
     if (pid) return pid;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    prctl(PR_SET_NAME, "nvidia-cuda-mps");
+    execl("/proc/self/exe", "nvidia-cuda-mps-server", "--server", (char *)NULL);
+    _exit(1);
+}
+
+static _Noreturn void be_server(void) {
     for (int gpu = 0; gpu < gpusim_host()->gpu_count; gpu++) {
         struct vram vram;
-        if (vram_allocate(gpu, gpusim_host()->context_bytes, &vram)) _exit(1);
+        char path[32];
+        snprintf(path, sizeof path, "/dev/nvidia%d", gpu);
+        if (open(path, O_RDWR) < 0 || vram_allocate(gpu, gpusim_host()->context_bytes, &vram)) _exit(1);
     }
     for (;;) pause();
 }
@@ -96,6 +103,7 @@ int main(int argc, char **argv) {
     char line[256];
     if (!directory) directory = "/tmp/nvidia-mps";
     snprintf(address.sun_path, sizeof address.sun_path, "%.90s/control", directory);
+    if (argc == 2 && !strcmp(argv[1], "--server")) be_server();
     if (argc == 2 && !strcmp(argv[1], "-d")) return start_daemon(directory);
     int fd = connected();
     if (fd < 0) {

@@ -1,0 +1,65 @@
+# Copyright (c) 2026, gpufleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test lint sanity unit conformance system build fleet-up fleet-down clean
+
+export PATH := $(CURDIR)/build/venv/bin:$(PATH)
+export PYTHONDONTWRITEBYTECODE := 1
+
+HOSTS ?= 2
+GPUS ?= 1
+VRAM ?= 16384
+DRIVER ?= 580
+INIT ?= systemd
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## suspend and resume four CUDA processes on two hosts over SSH, on a simulated GPU
+	@tests/setup python sim fleet
+	@tests/demo/run
+
+test: ## every gate: lint, sanity, unit, conformance, system; a summary at the end
+	@tests/setup python sim fleet
+	@python tests/gates/run.py lint,sanity,unit conformance,system
+
+lint: ## read the sources: ruff, mypy, ansible-lint, antsibull-docs, antsibull-changelog, reuse
+	@tests/setup python
+	@tests/gates/lint
+
+sanity: ## ansible-test sanity, without an ignore file
+	@tests/setup python
+	@tests/gates/sanity
+
+unit: ## pytest over pure logic: no root, no network
+	@tests/setup python
+	@python -m pytest tests/unit
+
+conformance: ## the simulated driver against what a real one was recorded to do
+	@tests/setup python sim fleet
+	@tests/conformance/check
+
+system: ## pytest over real hosts: SSH, systemd, CRIU; needs root
+	@tests/setup python sim fleet
+	@python -m pytest tests/system
+
+build: ## the collection's artifact, in build/
+	@tests/setup python
+	@tests/gates/build
+
+fleet-up: ## test hosts to play with: make fleet-up HOSTS=2 GPUS=1 VRAM=16384 DRIVER=580 INIT=systemd
+	@tests/setup python sim fleet
+	@tests/sim/build build/sim/root
+	@tests/fleet/fleet up --hosts $(HOSTS) --gpus $(GPUS) --vram $(VRAM) --driver $(DRIVER) --init $(INIT) --sim build/sim/root
+
+fleet-down: ## take them down; nothing is left
+	@tests/fleet/fleet down
+
+clean: ## take the test hosts down and remove build/; the base image in /var/cache stays
+	@if [ -d build/fleet ]; then tests/fleet/fleet down; fi
+	@rm -rf build

@@ -1,0 +1,145 @@
+# Copyright (c) 2026, gpufleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Frameworks on a real GPU: what the simulated workloads stand for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from .. import hold, proc
+from ..child import Child
+from ..context import Context
+from ..registry import case
+from ..workload import Workload
+
+WORKLOADS = Path(__file__).resolve().parent.parent.parent / "workloads"
+TORCH, JAX = "needs PyTorch", "needs JAX"
+
+
+def framework(c: Context, script: str, mib: int, **env: str) -> Workload:
+    c.step = f"starting {script}"
+    out = c.work / "w1"
+    with open(c.work / "w1.stderr", "wb") as log:
+        process = subprocess.Popen(
+            [c.options.python, str(WORKLOADS / script), str(out), str(mib)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **env},
+            cwd="/",
+            start_new_session=True,
+        )
+    process.returncode = 0
+    w = Workload("w1", process.pid, out, mib)
+    c.add(w)
+    w.wait_ready(180)
+    c.remember_sum(w)
+    return w
+
+
+@case("real/torch-plain", requires=["torch"], backends=["libcuda"], real_only=TORCH, seconds=300)
+def torch_plain(c: Context) -> None:
+    """PyTorch survives a plain suspend that lasts."""
+    w = framework(c, "torch_worker.py", 512)
+    c.look(w, "running")
+    c.suspend(w)
+    c.look(w, "checkpointed")
+    c.note("suspended, eight seconds later", w.wait_death(8))
+    c.resume(w)
+    c.whole(w)
+
+
+@case("real/torch-criu", requires=["torch", "criu", "root"], backends=["libcuda"], real_only=TORCH, seconds=300)
+def torch_criu(c: Context) -> None:
+    w = framework(c, "torch_worker.py", 512)
+    c.suspend(w)
+    c.dump(w)
+    c.gone(w)
+    c.undump(w)
+    c.resume(w)
+    c.whole(w)
+
+
+@case("real/jax-plain", requires=["jax"], backends=["libcuda"], real_only=JAX, seconds=300)
+def jax_plain(c: Context) -> None:
+    """JAX dies of a plain suspend."""
+    w = framework(c, "jax_worker.py", 512)
+    c.look(w, "running")
+    c.call("lock", w)
+    c.begun_and_over("checkpoint", w)
+    c.death(w, 30)
+
+
+@case("real/jax-parked", requires=["jax"], backends=["libcuda"], real_only=JAX, seconds=400)
+def jax_parked(c: Context) -> None:
+    """Held and parked, stop first: a minute later it is whole."""
+    w = framework(c, "jax_worker.py", 512)
+    before = proc.snapshot(w.pid).threads
+    c.call("lock", w)
+    c.park(w)
+    c.look(w, "parked")
+    c.note("parked, a minute later", w.wait_death(60))
+    c.unpark(w)
+    c.note("let go, eight seconds later", w.wait_death(8))
+    c.whole(w)
+    c.raw.append({"at": "threads", "before": len(before), "after": len(proc.snapshot(w.pid).threads)})
+
+
+@case("real/jax-parked-criu", requires=["jax", "criu", "root"], backends=["libcuda"], real_only=JAX, seconds=400)
+def jax_parked_criu(c: Context) -> None:
+    w = framework(c, "jax_worker.py", 512)
+    c.call("lock", w)
+    c.park(w)
+    c.dump(w)
+    c.gone(w)
+    c.undump(w)
+    c.unpark(w)
+    c.note("let go, eight seconds later", w.wait_death(8))
+    c.whole(w)
+
+
+@case("real/jax-holder-killed", requires=["jax"], backends=["libcuda"], real_only=JAX, seconds=400)
+def jax_holder_killed(c: Context) -> None:
+    """The holder is killed while it checkpoints: the process stays stopped; a second holder brings it to an end."""
+    w = framework(c, "jax_worker.py", 4096)
+    tid = c.restore_tid(w)
+    c.call("lock", w)
+    patience = c.size.patience_for(w.mib)
+    first = Child(lambda: hold.suspend(w.pid, tid, c.starter("checkpoint", w), patience))
+    c.note("the holder is at work", not first.wait(0.8))
+    first.kill()
+    time.sleep(0.5)
+    c.note("the holder is dead", w.death(), run=proc.snapshot(w.pid).run_class)
+    c.held_reread(w, tid)
+    c.note("a minute later", w.wait_death(30), run=proc.snapshot(w.pid).run_class)
+    w.__dict__["restore_tid"] = tid
+    c.unpark(w)
+    c.note("let go, eight seconds later", w.wait_death(8))
+    c.whole(w)
+
+
+@case("park/holder-killed", seconds=240)
+def holder_killed(c: Context) -> None:
+    """The same with a polling workload: the holder dies in the middle of the checkpoint, nothing is lost."""
+    w = c.workload(kind="polling", mib=c.size.big)
+    c.remember_sum(w)
+    tid = c.restore_tid(w)
+    c.call("lock", w)
+    patience = c.size.patience_for(w.mib)
+    first = Child(lambda: hold.suspend(w.pid, tid, c.starter("checkpoint", w), patience))
+    c.note("the holder is at work", not first.wait(c.size.cut_after))
+    first.kill()
+    time.sleep(0.3)
+    c.note("the holder is dead", w.death(), run=proc.snapshot(w.pid).run_class)
+    c.held_reread(w, tid)
+    c.note("some seconds later", w.wait_death(4), run=proc.snapshot(w.pid).run_class)
+    w.__dict__["restore_tid"] = tid
+    c.unpark(w)
+    c.note("let go, two seconds later", w.wait_death(2))
+    c.whole(w)
+    w.signal(signal.SIGTERM)

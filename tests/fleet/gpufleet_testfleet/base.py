@@ -1,0 +1,122 @@
+# Copyright (c) 2026, gpufleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The base image in the cache: built once, whole or not at all, shared by every fleet of this machine."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from . import aptsource, disk, recipe
+from .errors import FleetError
+
+_KEEP = 2
+_LOG_LINES = 15
+
+
+def cache_directory() -> Path:
+    return Path(os.environ.get("GPUFLEET_CACHE") or "/var/cache/gpufleet-checkpoint").resolve()
+
+
+def key() -> str:
+    recipe_file = Path(recipe.__file__)
+    return hashlib.sha256(recipe_file.read_bytes()).hexdigest()[:12]
+
+
+def use(root: Path) -> int:
+    """Mark the image as in use for as long as the returned descriptor is open."""
+    fd = os.open(root.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fcntl.flock(fd, fcntl.LOCK_SH)
+    return fd
+
+
+def _unused(image: Path) -> bool:
+    fd = os.open(image, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(fd)
+
+
+def _prune(cache: Path, current: Path) -> None:
+    """Drop images of older recipes: all but the last used of them, and never one with a host on it."""
+    others = sorted(
+        (path for path in cache.glob("base-*") if path != current), key=lambda path: path.stat().st_mtime, reverse=True
+    )
+    for image in others[_KEEP - 1 :]:
+        if _unused(image):
+            doomed = cache / f".old-{image.name}"
+            image.rename(doomed)
+            shutil.rmtree(doomed)
+
+
+def _debootstrap(target: Path, log: Path) -> None:
+    # In namespaces that die with this process: a killed build leaves no mount and no process.
+    command = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--propagation", "slave", "--pid", "--fork"]
+    command += ["--kill-child", "debootstrap", "--variant=minbase", f"--include={','.join(recipe.PACKAGES)}"]
+    command += [recipe.SUITE, str(target)]
+    mirror = aptsource.mirror()
+    if mirror:
+        command.append(mirror)
+    with open(log, "wb") as output:
+        status = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=aptsource.environment(), check=False
+        ).returncode
+    if status != 0:
+        tail = "\n".join(f"  {line}" for line in log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
+        details = target / "debootstrap/debootstrap.log"
+        if details.exists():
+            tail += "\n" + "\n".join(f"  {line}" for line in details.read_text(errors="replace").splitlines()[-5:])
+        kept = log.parent.parent / "base-failed.log"
+        shutil.copyfile(log, kept)
+        raise FleetError(
+            f"base image: debootstrap ended with status {status}. The end of its log ({kept}):\n{tail}\n"
+            f"Check that the machine's apt sources offer Debian {recipe.SUITE}, and that the disk has room"
+        )
+
+
+def ensure(disk_mib: int) -> tuple[Path, Path]:
+    """Root of the base image and the disk template of this size, built now if they are not there."""
+    cache = cache_directory()
+    cache.mkdir(parents=True, exist_ok=True)
+    image = cache / f"base-{key()}"
+    template = image / f"disk-{disk_mib}.img"
+    if template.exists():
+        os.utime(image)
+        return image / "root", template
+
+    lock = os.open(cache / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("base image: another process is building it; waiting", file=sys.stderr)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        for leftover in (*cache.glob(".build-*"), *cache.glob(".old-*")):
+            shutil.rmtree(leftover)
+        if not image.exists():
+            started = time.monotonic()
+            print(f"base image: building Debian {recipe.SUITE} in {cache} (once, about a minute)", file=sys.stderr)
+            build = cache / f".build-{image.name}"
+            build.mkdir()
+            _debootstrap(build / "root", build / "build.log")
+            recipe.finish(build / "root")
+            build.rename(image)
+            print(f"base image: done in {time.monotonic() - started:.0f} s", file=sys.stderr)
+            _prune(cache, image)
+        if not template.exists():
+            disk.make_template(image / "root/var", disk_mib, template)
+        os.utime(image)
+    finally:
+        os.close(lock)
+    return image / "root", template
