@@ -103,9 +103,10 @@ static CUresult await(int pidfd, int reply_fd, uint64_t id, struct reply *reply)
     }
 }
 
+/* Of a clock that no time namespace shifts: CRIU restores into one. */
 static unsigned long long now(void) {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(CLOCK_REALTIME, &t);
     return (unsigned long long)t.tv_sec * 1000000000ull + (unsigned long long)t.tv_nsec;
 }
 

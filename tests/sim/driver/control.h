@@ -25,7 +25,7 @@ struct request {
     uint64_t id;
     int operation;
     unsigned int pair_count;
-    unsigned long long deadline; /* of a lock: ns of the monotonic clock, 0: none */
+    unsigned long long deadline; /* of a lock: ns of the real-time clock, 0: none */
     CUcheckpointGpuPair pairs[GPUSIM_MAX_GPUS];
 };
 

@@ -17,11 +17,13 @@ static struct {
     void *argument;
 } work;
 
-static unsigned long long now(void) {
+static unsigned long long clock_ns(clockid_t clock) {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return (unsigned long long)t.tv_sec * 1000000000ull + (unsigned long long)t.tv_nsec;
 }
+
+static unsigned long long now(void) { return clock_ns(CLOCK_MONOTONIC); }
 
 void api_enter(void) {
     pthread_mutex_lock(&mutex);
@@ -79,7 +81,7 @@ CUresult process_lock(unsigned long long deadline, int (*wanted)(void)) {
     if (p->mps_fd >= 0) return CUDA_ERROR_NOT_SUPPORTED;
     set_locked(1);
     for (;;) {
-        if (deadline && now() >= deadline) break;
+        if (deadline && clock_ns(CLOCK_REALTIME) >= deadline) break;
         if (!calls_in_progress() && !in_flight()) {
             p->refused = 0;
             p->state = CU_PROCESS_STATE_LOCKED;

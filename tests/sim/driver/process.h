@@ -54,7 +54,7 @@ void work_collective(int (*finished)(void *), void *argument);
 CUresult work_drain(void);
 
 /* The checkpoint operations, run by the restore thread alone. */
-/* `deadline` in ns of the monotonic clock, 0: none; `wanted` tells whether the caller still waits. */
+/* `deadline` in ns of the real-time clock, 0: none; `wanted` tells whether the caller still waits. */
 CUresult process_lock(unsigned long long deadline, int (*wanted)(void));
 CUresult process_checkpoint(void);
 CUresult process_restore(const CUcheckpointGpuPair *pairs, unsigned int count);

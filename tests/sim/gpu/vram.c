@@ -30,26 +30,37 @@ enum formula vram_formula(const struct vram *vram) {
     return pread(vram->fd, &formula, sizeof formula, 0) == sizeof formula ? (enum formula)formula : FORMULA_ZERO;
 }
 
-static unsigned long long start_time(int pid) {
-    char path[64], text[1024];
-    if (pid)
-        snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    else /* right in every PID namespace, also where /proc is that of another one */
-        snprintf(path, sizeof path, "/proc/self/stat");
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return 0;
-    ssize_t got = read(fd, text, sizeof text - 1);
-    close(fd);
-    if (got <= 0) return 0;
-    text[got] = '\0';
-    char *field = strrchr(text, ')');
-    for (int i = 0; field && i < 20; i++) field = strchr(field + 1, ' ');
-    return field ? strtoull(field + 1, NULL, 10) : 0;
+/* Who allocated: a process by its PID namespace and its PID there. Not by its start time: CRIU restores into a time
+ * namespace, in which a process reads another start time of itself than everybody else does. */
+struct owner {
+    unsigned long long namespace;
+    int pid;
+};
+
+static unsigned long long namespace_of(const char *process) {
+    char path[96];
+    struct stat namespace;
+    snprintf(path, sizeof path, "/proc/%s/ns/pid", process);
+    return stat(path, &namespace) ? 0 : namespace.st_ino;
 }
 
-/* The name tells the GPU, the size and the start time of the process that allocated it. */
-static int parse_name(const char *name, int *gpu, size_t *bytes, unsigned long long *started) {
-    return sscanf(name, "gpu%d-%zu-%llu-", gpu, bytes, started) == 3 ? 0 : -1;
+static struct owner owner_of(int pid) {
+    char path[64], line[512];
+    struct owner owner = {0, 0};
+    snprintf(path, sizeof path, "%d", pid);
+    owner.namespace = namespace_of(path);
+    snprintf(path, sizeof path, "/proc/%d/status", pid);
+    FILE *file = fopen(path, "re");
+    while (file && fgets(line, sizeof line, file)) {
+        char *last = strncmp(line, "NSpid:", 6) ? NULL : strrchr(line, '\t');
+        if (last) owner.pid = atoi(last);
+    }
+    if (file) fclose(file);
+    return owner;
+}
+
+static int parse_name(const char *name, int *gpu, size_t *bytes, struct owner *owner) {
+    return sscanf(name, "gpu%d-%zu-%llu-%d-", gpu, bytes, &owner->namespace, &owner->pid) == 4 ? 0 : -1;
 }
 
 static int ledger_lock(void) {
@@ -71,8 +82,8 @@ static unsigned long long used_locked(int gpu) {
     while (directory && (entry = readdir(directory))) {
         int of;
         size_t bytes;
-        unsigned long long started;
-        if (parse_name(entry->d_name, &of, &bytes, &started) || of != gpu) continue;
+        struct owner owner;
+        if (parse_name(entry->d_name, &of, &bytes, &owner) || of != gpu) continue;
         int fd = openat(dirfd(directory), entry->d_name, O_RDWR | O_CLOEXEC);
         if (fd < 0) continue;
         if (flock(fd, LOCK_EX | LOCK_NB))
@@ -94,10 +105,10 @@ unsigned long long vram_used(int gpu) {
 
 static int create_locked(int gpu, size_t bytes, struct vram *vram) {
     char path[160];
-    uint64_t unique;
+    uint32_t unique;
     if (getrandom(&unique, sizeof unique, 0) != sizeof unique) return CUDA_ERROR_OPERATING_SYSTEM;
-    snprintf(vram->name, sizeof vram->name, "gpu%d-%zu-%llu-%016llx", gpu, bytes, start_time(0),
-             (unsigned long long)unique);
+    snprintf(vram->name, sizeof vram->name, "gpu%d-%zu-%llu-%d-%08x", gpu, bytes, namespace_of("self"),
+             getpid(), unique);
     snprintf(path, sizeof path, DIRECTORY "/%s", vram->name);
     vram->gpu = gpu;
     vram->bytes = bytes;
@@ -130,8 +141,8 @@ int vram_allocate(int gpu, size_t bytes, struct vram *vram) { return vram_alloca
 
 int vram_open(const char *name, struct vram *vram) {
     char path[160];
-    unsigned long long started;
-    if (strchr(name, '/') || parse_name(name, &vram->gpu, &vram->bytes, &started)) return CUDA_ERROR_INVALID_VALUE;
+    struct owner owner;
+    if (strchr(name, '/') || parse_name(name, &vram->gpu, &vram->bytes, &owner)) return CUDA_ERROR_INVALID_VALUE;
     snprintf(vram->name, sizeof vram->name, "%s", name);
     snprintf(path, sizeof path, DIRECTORY "/%s", name);
     vram->fd = open(path, O_RDWR | O_CLOEXEC);
@@ -227,7 +238,7 @@ uint64_t vram_sum(const struct vram *vram, size_t offset, size_t words) {
 
 static size_t users_of_process(int pid, struct vram_user *users, size_t count, size_t room) {
     char path[64], target[256];
-    unsigned long long started = 0;
+    struct owner self = {0, 0};
     size_t first = count;
     int holds_gpu = 0; /* memory exported to a descriptor stays on the GPU of a process that has left it */
     struct stat own, other;
@@ -238,17 +249,17 @@ static size_t users_of_process(int pid, struct vram_user *users, size_t count, s
     while (directory && (entry = readdir(directory))) {
         int gpu;
         size_t bytes, i;
-        unsigned long long by;
+        struct owner owner;
         ssize_t got = readlinkat(dirfd(directory), entry->d_name, target, sizeof target - 1);
         if (got <= 0) continue;
         target[got] = '\0';
         if (!strncmp(target, "/dev/nvidia", 11) && target[11] >= '0' && target[11] <= '9') holds_gpu = 1;
         if (strncmp(target, DIRECTORY "/gpu", sizeof DIRECTORY + 3)) continue;
-        if (parse_name(target + sizeof DIRECTORY, &gpu, &bytes, &by)) continue;
+        if (parse_name(target + sizeof DIRECTORY, &gpu, &bytes, &owner)) continue;
         /* the same path may be another simulated host's */
         if (fstatat(dirfd(directory), entry->d_name, &other, 0) || other.st_dev != own.st_dev) continue;
-        if (!started) started = start_time(pid);
-        if (by != started) continue; /* inherited over fork, or imported */
+        if (!self.pid) self = owner_of(pid);
+        if (owner.pid != self.pid || owner.namespace != self.namespace) continue; /* inherited over fork, or imported */
         for (i = first; i < count && !(users[i].gpu == gpu); i++) {}
         if (i == count) {
             if (count == room) break;

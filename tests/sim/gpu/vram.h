@@ -18,7 +18,7 @@ struct vram {
     int fd;
     size_t bytes;
     int gpu;
-    char name[64]; /* fits an IPC handle */
+    char name[64]; /* as long as an IPC handle */
 };
 
 /* 0, or the CUresult. Fails with OUT_OF_MEMORY where the GPU lacks room. */
