@@ -40,14 +40,16 @@ def leftovers(directory: Path) -> list[str]:
     return found
 
 
-def wait_until(holds: Callable[[], bool], seconds: float, what: str) -> None:
+def holds_within(seconds: float, holds: Callable[[], bool]) -> bool:
     deadline = time.monotonic() + seconds
     while not holds():
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+        if time.monotonic() > deadline:
+            return False
         time.sleep(0.1)
+    return True
 
 
-def start(directory: Path, *arguments: str) -> "tuple[subprocess.Popen[bytes], Path]":
+def start(directory: Path, *arguments: str) -> tuple[subprocess.Popen[bytes], Path]:
     log = directory / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -78,7 +80,7 @@ def test_a_process_that_does_not_come_back_fails_it(directory: Path) -> None:
 def test_nothing_is_left_when_it_is_ended_half_way(number: signal.Signals, directory: Path) -> None:
     process, log = start(directory)
     try:
-        wait_until(lambda: "TASK [Checkpoint]" in log.read_text() or process.poll() is not None, 180, "suspend began")
+        assert holds_within(180, lambda: "TASK [Checkpoint]" in log.read_text() or process.poll() is not None)
         assert process.poll() is None, log.read_text()
         assert leftovers(directory)
         if number == signal.SIGINT:
@@ -88,7 +90,8 @@ def test_nothing_is_left_when_it_is_ended_half_way(number: signal.Signals, direc
         assert process.wait(120) == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[number], (
             log.read_text()
         )
-        wait_until(lambda: not leftovers(directory), 60, f"nothing is left; there is {leftovers(directory)}")
+        holds_within(60, lambda: not leftovers(directory))
+        assert leftovers(directory) == []
     finally:
         if process.poll() is None:
             process.terminate()

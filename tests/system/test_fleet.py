@@ -19,6 +19,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FLEET = ROOT / "tests/fleet/fleet"
+CAP_SYS_MODULE = 16
 
 if os.geteuid() != 0:
     pytest.fail(
@@ -413,20 +414,28 @@ def test_a_host_of_its_own(either: Fleet) -> None:
         either.run("exec", "h1", "test", "-e", path, expect=1)
 
 
+FOREIGN_FILES = """
+import os
+own = os.readlink("/proc/self/ns/mnt")
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    try:
+        if os.readlink(f"/proc/{pid}/ns/mnt") != own:
+            continue  # a service with private mounts
+        mounts = {line.split()[0] for line in open(f"/proc/{pid}/mountinfo")}
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            path = os.readlink(f"/proc/{pid}/fd/{fd}")
+            fields = dict(line.split(":", 1) for line in open(f"/proc/{pid}/fdinfo/{fd}") if ":" in line)
+            if path.startswith("/") and fields["mnt_id"].strip() not in mounts:
+                print(pid, fd, path)
+    except (FileNotFoundError, ProcessLookupError):
+        continue
+print("looked")
+"""
+
+
 def test_a_process_in_a_host_has_nothing_from_outside(either: Fleet) -> None:
     assert set(either.sh("h1", "ls /proc/self/fd").split()) == {"0", "1", "2", "3"}  # 3: the listing itself
-    mounts = either.sh("h1", "cut -d' ' -f1 /proc/self/mountinfo").split()
-    opened = either.sh(
-        "h1", "for fd in /proc/[0-9]*/fdinfo/*; do sed -n 's/^mnt_id:[ \t]*//p' $fd; done 2>/dev/null; :"
-    )
-    known = {*mounts, *either.sh("h1", "sed -n 's/^mnt_id:[ \t]*//p' /proc/self/fdinfo/1").split()}
-    internal = either.sh(
-        "h1",
-        "for fd in /proc/[0-9]*/fd/*; do case $(readlink $fd) in /*) sed -n 's/^mnt_id:[ \t]*//p'"
-        " $(echo $fd | sed s,/fd/,/fdinfo/,) ;; esac; done 2>/dev/null; :",
-    )
-    assert opened and internal
-    assert set(internal.split()) <= known, "a file is open from a mount that the host does not have"
+    assert either.run("exec", "h1", "python3", "-c", FOREIGN_FILES) == "looked"
 
 
 def test_devices_and_proc_for_the_simulated_driver(either: Fleet) -> None:
@@ -440,7 +449,8 @@ def test_devices_and_proc_for_the_simulated_driver(either: Fleet) -> None:
 def test_the_machine_is_safe_from_its_hosts(either: Fleet) -> None:
     either.sh("h1", "echo 60 > /proc/sys/vm/swappiness", expect=2)
     either.sh("h1", "sysctl -q -w net.ipv4.ip_forward=1")
-    assert either.sh("h1", "capsh --has-p=cap_sys_module 2>/dev/null || grep -c . /proc/modules >/dev/null; echo") == ""
+    bounding = int(either.sh("h1", "sed -n 's/^CapBnd:[[:space:]]*//p' /proc/self/status"), 16)
+    assert not bounding >> CAP_SYS_MODULE & 1
 
 
 def test_orphans_are_reaped_at_once(plain: Fleet) -> None:
@@ -467,7 +477,7 @@ def test_cgroups_of_a_host(plain: Fleet) -> None:
     grep frozen $v2/cold/cgroup.events
     echo 0 > $v2/cold/cgroup.freeze; kill $!; wait $! || true; rmdir $v2/cold
     """
-    assert plain.sh("h1", script) == "frozen 1"
+    assert plain.sh("h1", script).splitlines() == ["Killed", "frozen 1"]
     assert plain.sh("h1", "cat /proc/self/cgroup | cut -d: -f3 | sort -u | tail -1") == "/init"
     assert "h2" not in plain.sh("h1", "find /sys/fs/cgroup -name 'h[0-9]*'")
 
@@ -476,7 +486,9 @@ def test_a_frozen_host_goes_down(fleet: Fleet) -> None:
     fleet.run("up", "--hosts", "1", "--gpus", "0", "--init", "none")
     script = """
     v2=/sys/fs/cgroup; [ -d $v2/unified ] && v2=$v2/unified
-    mkdir $v2/cold; sleep 600 </dev/null >/dev/null 2>&1 & echo $! > $v2/cold/cgroup.procs; echo 1 > $v2/cold/cgroup.freeze
+    mkdir $v2/cold
+    sleep 600 </dev/null >/dev/null 2>&1 & echo $! > $v2/cold/cgroup.procs
+    echo 1 > $v2/cold/cgroup.freeze
     """
     fleet.sh("h1", script)
     fleet.run("reboot", "h1")

@@ -26,6 +26,17 @@ class Report:
     def ok(self) -> bool:
         return not self.differences
 
+    def json(self) -> str:
+        return json.dumps(
+            {
+                "equal": self.equal,
+                "different": self.differences,
+                "without_reference": self.unreferenced,
+                "skipped": self.skipped,
+            },
+            indent=1,
+        )
+
     def text(self) -> str:
         lines = []
         for name in sorted(self.differences):
@@ -48,13 +59,47 @@ def _lines(entry: Entry) -> List[str]:
     return [json.dumps(observation, sort_keys=True, ensure_ascii=False) for observation in entry]
 
 
+def _flat(observation: Dict[str, Any], prefix: str = "") -> Dict[str, str]:
+    flat: Dict[str, str] = {}
+    for key, value in observation.items():
+        if isinstance(value, dict):
+            flat.update(_flat(value, f"{prefix}{key}."))
+        elif key != "do":
+            flat[prefix + key] = json.dumps(value, ensure_ascii=False)
+    return flat
+
+
+def _changes(old: Dict[str, Any], new: Dict[str, Any]) -> List[str]:
+    """Of two observations of the same call, only what differs."""
+    left, right = _flat(old), _flat(new)
+    lines = [f"  {old['do']}"]
+    for key in sorted(set(left) | set(right)):
+        if left.get(key) != right.get(key):
+            lines.append(f"      {key}: recorded {left.get(key, 'nothing')}, seen here {right.get(key, 'nothing')}")
+    return lines
+
+
 def difference(recorded: Entry, seen: Entry) -> List[str]:
-    """[] when equal; else a diff, "-" recorded, "+" seen here, unchanged lines around it."""
+    """[] when equal; else the observations that differ, "-" recorded only, "+" seen here only."""
     old, new = _lines(recorded), _lines(seen)
     if old == new:
         return []
-    found = difflib.unified_diff(old, new, "recorded", "seen here", lineterm="", n=2)
-    return [line for line in found if not line.startswith("@@")]
+    if isinstance(recorded, str) or isinstance(seen, str):
+        return [*(f"- {line}" for line in old[:3]), *(f"+ {line}" for line in new[:3])]
+    lines: List[str] = []
+    for tag, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if tag == "equal":
+            continue
+        pairs = min(b - a, d - c)
+        for offset in range(pairs):
+            left, right = recorded[a + offset], seen[c + offset]
+            if left.get("do") == right.get("do"):
+                lines += _changes(left, right)
+            else:
+                lines += [f"- {old[a + offset]}", f"+ {new[c + offset]}"]
+        lines += [f"- {line}" for line in old[a + pairs : b]]
+        lines += [f"+ {line}" for line in new[c + pairs : d]]
+    return lines
 
 
 def _compare_entry(report: Report, name: str, recorded: Optional[Entry], seen: Optional[Entry]) -> None:

@@ -12,10 +12,10 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional, Union
 
 from . import cgroup, evidence, hold, nvml, proc
-from .backend import Backend, DeviceMap, Pending, Reply, Request
+from .backend import Backend, DeviceMap, Libcuda, Pending, Reply, Request
 from .child import Child
 from .criu import Criu, CriuResult
 from .host import Host
@@ -35,12 +35,15 @@ class Context:
     def __init__(self, name: str, backend: Backend, options: Options, host: Host, work: Path, mark: str) -> None:
         self.name = name
         self.backend = backend
+        # States are re-read through libcuda where it can: it is quicker, and independent of the tool under test.
+        self.reader: Backend = backend if host.lacks("checkpoint_functions") else Libcuda(options.libcuda)
         self.options = options
         self.size = options.sizes
         self.host = host
         self.work = work
         self.mark = mark
         self.names = Names({gpu[0]: f"gpu{i}" for i, gpu in enumerate(host.gpus)})
+        self.names.add_text(options.cli, "cuda-checkpoint")
         self.observations: List[Dict[str, Any]] = []
         self.raw: List[Dict[str, Any]] = []
         self.loose: List[Pending] = []
@@ -180,7 +183,7 @@ class Context:
         """One driver call and its observation. `hang`: it may never answer, so little patience is shown."""
         do = label or self.describe(op, target, how)
         pending = self.begin(op, target, **how)
-        patience = self.size.hang if hang else self.size.patience_for(mib or getattr(target, "mib", 0))
+        patience = self.size.hang * 2 if hang else self.size.patience_for(mib or getattr(target, "mib", 0))
         reply = pending.wait(patience)
         if reply is None:
             self.loose.append(pending)
@@ -190,7 +193,7 @@ class Context:
 
     def state(self, target: Process, hang: bool = False) -> str:
         """Re-read, in one word."""
-        pending = self.backend.start(Request("state", target.pid))
+        pending = self.reader.start(Request("state", target.pid))
         reply = pending.wait(self.size.hang if hang else self.size.patience)
         if reply is None:
             self.loose.append(pending)
@@ -213,6 +216,20 @@ class Context:
         result = NO_ANSWER if reply is None else self.result_of(op, target, reply)
         self.note(what, result, self.state(target), **found)
         return reply
+
+    def at_work(self, op: str, caller: Union[Pending, Child], target: Workload) -> bool:
+        """Wait until the driver is in the midst of a checkpoint (the process grows) or of a restore (it holds a device
+        again), and say whether the call is still on its way then."""
+        self.step = f"waiting for {op} of {target.name} to be at work"
+        before = proc.rss_anon(target.pid)
+        end = time.monotonic() + self.size.patience
+        while not caller.wait(0) and time.monotonic() < end:
+            if op == "checkpoint" and proc.rss_anon(target.pid) - before > target.bytes // 16:
+                break
+            if op == "restore" and proc.holds_device(target.pid):
+                break
+            time.sleep(0.002)
+        return not caller.wait(0)
 
     def in_kernel(self, target: Workload) -> None:
         """Wait until a long kernel has just begun, so that there is time before its end."""
@@ -290,7 +307,7 @@ class Context:
             f"whole {target.name}",
             target.death(),
             self.state(target),
-            counter="moves" if target.moves(self.size.window * 3) else "stands",
+            counter="moves" if target.moves(8) else "stands",
         )
         self.check_sum(target)
 
@@ -354,7 +371,7 @@ class Context:
         return point
 
     def restore_tid(self, target: Process) -> int:
-        reply = self.begin("tid", target).wait(self.size.patience)
+        reply = self.reader.start(Request("tid", target.pid)).wait(self.size.patience)
         if reply is None or not isinstance(reply.value, int):
             raise RuntimeError(f"no restore thread for {target.name}: {reply}")
         return reply.value
@@ -447,6 +464,9 @@ class Context:
     def close(self) -> List[str]:
         """Nothing of the case is left; what could not be removed is said."""
         complaints: List[str] = []
+        for process in self.processes:
+            if isinstance(process, Workload) and process.stderr():
+                self.raw.append({"at": f"stderr of {process.name}", "text": process.stderr()})
         for group in self.groups:
             with contextlib.suppress(OSError, RuntimeError):
                 if group.controller.name == "freezer":

@@ -36,7 +36,8 @@ def of_process(
         extra = uvm_extra(seen.mappings)
         found["run"] = seen.run_class
         found["open"] = device_names(list(seen.descriptors))
-        found["mapped"] = device_names([m.path for m in seen.mappings])
+        # A simulated nvidiactl can be opened but not mapped.
+        found["mapped"] = [name for name in device_names([m.path for m in seen.mappings]) if name != "nvidiactl"]
         found["nvidiactl"] = how_often(control)
         found["uvm_extra"] = how_often(len(extra))
         if extra:

@@ -52,6 +52,13 @@ def _loads(name: str) -> bool:
     return bool(ask(work, 30))
 
 
+def _has_checkpoint_functions(path: str) -> bool:
+    def work() -> bool:
+        return hasattr(ctypes.CDLL(path), "cuCheckpointProcessGetState")
+
+    return bool(ask(work, 30))
+
+
 def _python_has(python: str, module: str) -> bool:
     code = f"import importlib.util, sys; sys.exit(0 if importlib.util.find_spec({module!r}) else 1)"
     try:
@@ -100,6 +107,8 @@ def probe(options: Options, scratch: Path) -> Host:
         lacking["smi"] = "needs nvidia-smi"
     if not options.cli or shutil.which(options.cli) is None:
         lacking["cli"] = "needs cuda-checkpoint"
+    if not _has_checkpoint_functions(options.libcuda):
+        lacking["checkpoint_functions"] = "needs a libcuda of driver 570 or newer"
     if not _can(["unshare", "--pid", "--fork", "true"]):
         lacking["pidns"] = "needs PID namespaces"
     trial = scratch / "tmpfs-trial"

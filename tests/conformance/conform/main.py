@@ -14,14 +14,14 @@ import tempfile
 import time
 from pathlib import Path
 from types import FrameType
-from typing import Dict, List, Optional
+from typing import Any, Dict, List, Optional
 
 from . import host as hosts
 from .compare import compare
 from .onecase import become_subreaper
 from .options import PROFILES, Options
-from .record import Recording, dumps, read
-from .registry import Case, load, select
+from .record import Recording, dumps, read, write
+from .registry import Case, load, scope, select
 from .runner import Runner, remove_groups
 
 
@@ -37,6 +37,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--compare", type=Path, metavar="FILE", help="compare with this recording; exit 1 on a difference"
     )
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE", help="write the outcome of the comparison there, as JSON"
+    )
     parser.add_argument("--workload", default="gpusim-workload", metavar="PATH")
     parser.add_argument("--criu", default="criu", metavar="PATH")
     parser.add_argument("--libcuda", default="libcuda.so.1", metavar="PATH")
@@ -44,6 +47,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cli", default="cuda-checkpoint", metavar="PATH")
     parser.add_argument("--python", default=sys.executable, metavar="PATH", help="the Python that has PyTorch or JAX")
     parser.add_argument("--gpus", default="auto", help="auto, or how many GPUs the cases may count on")
+    parser.add_argument("--all", action="store_true", help="with several GPUs also the cases that need only one")
+    parser.add_argument("--update", action="store_true", help="keep what --record FILE has of other cases")
     parser.add_argument("--profile", choices=sorted(PROFILES), help="sizes and patience (default: by the GPU's memory)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="cases at a time")
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="lanes of sequences at a time")
@@ -79,6 +84,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     arguments = _parser().parse_args(argv)
     cases = select(load(), arguments.case)
     if arguments.list:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         _list(cases)
         return 0
     if arguments.case and not cases:
@@ -125,7 +131,9 @@ def _run(arguments: argparse.Namespace, cases: List[Case], recorded: Optional[Re
     if arguments.gpus != "auto":
         host = hosts.limit_gpus(host, int(arguments.gpus))
     backends = ["libcuda", "cli"] if arguments.backend == "both" else [arguments.backend]
-    recording = Recording(meta=hosts.meta(host, options))
+    if not arguments.all and not arguments.case:
+        cases = scope(cases, len(host.gpus))
+    recording = _start_recording(arguments, hosts.meta(host, options))
     print(
         f"{len(host.gpus)} GPU(s), driver {host.driver}, profile {options.profile}; "
         + "; ".join(f"no {key}: {why}" for key, why in sorted(host.lacking.items())),
@@ -155,6 +163,18 @@ def _run(arguments: argparse.Namespace, cases: List[Case], recorded: Optional[Re
         complaints = remove_groups(host, f"gpufleet-conform-{os.getpid()}-")
         runner.save()
     return _report(arguments, cases, runner, recorded, complaints + runner.complaints, time.monotonic() - started)
+
+
+def _start_recording(arguments: argparse.Namespace, meta: Dict[str, Any]) -> Recording:
+    """Empty, or with --update what was recorded before on a host that is the same."""
+    if not (arguments.update and arguments.record and arguments.record.exists()):
+        return Recording(meta=meta)
+    old = read(arguments.record)
+    for key in ("driver", "gpus", "profile"):
+        if old.meta.get(key) != meta[key]:
+            raise ValueError(f"{arguments.record}: recorded with {key} {old.meta.get(key)}, this host has {meta[key]}")
+    old.meta = meta
+    return old
 
 
 def _copies(options: Options, scratch: Path) -> Dict[str, str]:
@@ -215,6 +235,8 @@ def _report(
             sequences=not arguments.case and arguments.sequences is None,
         )
         print(report.text())
+        if arguments.report:
+            write(arguments.report, report.json())
         ok = ok and report.ok
     print(f"{'ok' if ok else 'FAILED'} in {seconds:.0f} s", flush=True)
     return 0 if ok else 1

@@ -20,11 +20,16 @@ class Names:
     def __init__(self, gpus: Mapping[str, str]) -> None:
         self._pids: Dict[int, str] = {}
         self._gpus = dict(gpus)
+        self._texts: Dict[str, str] = {}
 
     def add_pid(self, pid: int, name: str) -> None:
         """Small numbers stay as they are: they are arguments of the case, not accidents of the host."""
         if pid > 9:
             self._pids[pid] = name
+
+    def add_text(self, text: str, name: str) -> None:
+        """A path of this run, say."""
+        self._texts[text] = name
 
     def of_gpu(self, uuid: str) -> str:
         return self._gpus.get(uuid, "unknown gpu")
@@ -33,6 +38,8 @@ class Names:
         return self._pids.get(pid, str(pid))
 
     def clean(self, text: str) -> str:
+        for found, name in self._texts.items():
+            text = text.replace(found, name)
         text = _UUID.sub(lambda match: f"<{self.of_gpu(match.group(0))}>", text)
         for pid, name in sorted(self._pids.items(), reverse=True):
             text = re.sub(rf"(?<!\d){pid}(?!\d)", f"<{name}>", text)
@@ -53,10 +60,10 @@ _CRIU = (
     ("has bad size", r"File .* has bad size"),
     ("has bad mode", r"File .* has bad mode"),
     ("No space left on device", r"No space left on device"),
-    ("handle_device_vma", r"handle_device_vma"),
+    # A real device is refused at its mapping, a simulated one, which can't be mapped, at its descriptor.
+    ("refuses a device", r"handle_device_vma|Can't handle non-regular mapping|Can't dump file \d+ of that type .*chr"),
     ("Can't fork: File exists", r"(?:Can't fork for|fork).*File exists"),
     ("Pid is already in use", r"[Pp]id \d+ .*(?:already|in use)"),
-    ("Can't dump file of that type (chr)", r"Can't dump file \d+ of that type .*chr"),
     ("can't open file", r"Can't open file"),
     ("external unix socket", r"[Ee]xternal (?:socket|stream).*(?:used|Runtime)"),
     ("doesn't have a build-id match", r"build-id"),

@@ -63,8 +63,8 @@ def run(spec: Dict[str, Any]) -> Dict[str, Any]:
         answer["stderr"] = {p.name: p.stderr() for p in context.processes if hasattr(p, "stderr")}
     answer["seconds"] = round(time.monotonic() - started, 2)
     answer["observations"] = context.observations
-    answer["raw"] = context.raw
     answer["left_behind"] = context.close()
+    answer["raw"] = context.raw
     return answer
 
 

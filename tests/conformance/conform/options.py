@@ -21,7 +21,6 @@ class Profile:
     hang: float
     patience: float
     window: float
-    cut_after: float
     ready: float
     rate: float
 
@@ -37,10 +36,9 @@ PROFILES: Dict[str, Profile] = {
         mid=1024,
         big=8192,
         sequence=64,
-        hang=3.0,
+        hang=2.0,
         patience=60.0,
         window=0.5,
-        cut_after=0.4,
         ready=90.0,
         rate=300.0,
     ),
@@ -53,7 +51,6 @@ PROFILES: Dict[str, Profile] = {
         hang=1.0,
         patience=30.0,
         window=0.8,
-        cut_after=0.3,
         ready=30.0,
         rate=50.0,
     ),

@@ -146,6 +146,24 @@ def snapshot(pid: int) -> Snapshot:
     )
 
 
+def rss_anon(pid: int) -> int:
+    return int(parse_status(_read(f"/proc/{pid}/status")).get("RssAnon", "0 kB").split()[0]) * 1024
+
+
+def holds_device(pid: int) -> bool:
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return False
+    for name in names:
+        try:
+            if os.readlink(f"/proc/{pid}/fd/{name}").startswith("/dev/nvidia"):
+                return True
+        except OSError:
+            continue
+    return False
+
+
 def marked(variable: str, value: str) -> List[int]:
     """Every process, restored ones included, whose environment has VARIABLE=value."""
     wanted = f"{variable}={value}".encode()

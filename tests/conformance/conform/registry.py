@@ -22,7 +22,7 @@ BOTH = ("libcuda", "cli")
 @dataclass(frozen=True)
 class Case:
     """`exclusive`: looks at, or fills, a GPU's whole memory, so nothing else may run beside it.
-    `real_only`: why a simulated host cannot show it ("" for all others)."""
+    `slow`: mostly waits, so it is started early. `real_only`: why a simulated host cannot show it, or ""."""
 
     name: str
     body: Callable[[Context], None]
@@ -32,6 +32,11 @@ class Case:
     exclusive: bool
     seconds: float
     real_only: str
+    slow: bool
+
+    @property
+    def gpus(self) -> int:
+        return max([1, *(int(one[6:]) for one in self.requires if one.startswith("gpus>="))])
 
 
 _CASES: Dict[str, Case] = {}
@@ -45,11 +50,14 @@ def case(
     exclusive: bool = False,
     seconds: float = 120,
     real_only: str = "",
+    slow: bool = False,
 ) -> Callable[[Callable[[Context], None]], Callable[[Context], None]]:
     def register(body: Callable[[Context], None]) -> Callable[[Context], None]:
         if name in _CASES:
             raise ValueError(f"two cases are called {name}")
-        _CASES[name] = Case(name, body, len(_CASES), tuple(requires), tuple(backends), exclusive, seconds, real_only)
+        _CASES[name] = Case(
+            name, body, len(_CASES), tuple(requires), tuple(backends), exclusive, seconds, real_only, slow
+        )
         return body
 
     return register
@@ -62,6 +70,16 @@ def load() -> List[Case]:
     for name in names:
         importlib.import_module(f".cases.{name}", __package__)
     return sorted(_CASES.values(), key=lambda one: one.order)
+
+
+SANITY = "state/table"
+
+
+def scope(cases: Sequence[Case], gpus: int) -> List[Case]:
+    """A host with several GPUs shows what needs several, and one case to be sure that it is sane."""
+    if gpus < 2:
+        return list(cases)
+    return [one for one in cases if one.gpus > 1 or one.name == SANITY]
 
 
 def select(cases: Sequence[Case], globs: Sequence[str]) -> List[Case]:

@@ -64,8 +64,9 @@ class Runner:
     stopping: bool = False
 
     def plan(self, cases: List[Case], backends: List[str]) -> List[Job]:
-        """The jobs; what the host cannot show is recorded as such at once."""
-        planned = []
+        """The jobs, those that need the host for themselves first, then those that mostly wait; what the host cannot
+        show is recorded as such at once."""
+        planned: List[Job] = []
         for one in cases:
             for name in backends:
                 if name not in one.backends:
@@ -86,7 +87,7 @@ class Runner:
                     "result": str(base) + ".json",
                 }
                 planned.append(Job(f"{name} {one.name}", "conform.onecase", spec, one.seconds, one.exclusive, one))
-        return planned
+        return sorted(planned, key=lambda job: (not job.exclusive, not (job.case and job.case.slow)))
 
     def plan_lanes(self, backends: List[str], seed: int, indices: List[int], count: int, workers: int) -> List[Job]:
         planned = []

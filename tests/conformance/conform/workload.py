@@ -111,7 +111,7 @@ class Workload(Process):
         self.rss = proc.snapshot(self.pid).rss_anon
 
     def moves(self, window: float) -> bool:
-        """Does the counter go on? What a kernel in flight still writes is waited for first."""
+        """Does the counter go on within the window? What a kernel in flight still writes is waited for first."""
         time.sleep(0.12)
         first = self.counter()
         end = time.monotonic() + window

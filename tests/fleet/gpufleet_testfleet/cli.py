@@ -84,6 +84,11 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def remote_command(words: list[str]) -> list[str]:
+    """What follows HOST; a leading -- is the user's way of saying that options are the command's."""
+    return words[1:] if words[:1] == ["--"] else words
+
+
 def _status(directory: Directory, as_json: bool) -> int:
     from . import hoststate
 
@@ -168,8 +173,8 @@ def _run(arguments: argparse.Namespace) -> int:
         _destroy_all()
     elif command in ("exec", "console"):
         fleet = load(directory)
-        argv = arguments.argv[1:] if arguments.argv[:1] == ["--"] else arguments.argv
-        (power.execute if command == "exec" else power.console)(fleet, fleet.host(arguments.host), argv)
+        act = power.execute if command == "exec" else power.console
+        act(fleet, fleet.host(arguments.host), remote_command(arguments.argv))
     else:
         actions: dict[str, Callable[[Fleet, names.Host], None]] = {
             "reboot": power.reboot,

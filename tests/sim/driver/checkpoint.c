@@ -83,7 +83,10 @@ CUresult process_checkpoint(void) {
             p->refused = 1;
             return CUDA_ERROR_NOT_SUPPORTED;
         }
-    if ((result = take_host_memory())) return result;
+    if ((result = take_host_memory())) {
+        p->refused = 1;
+        return result;
+    }
     if (p->host_overhead) memset(p->host_overhead, 0xA5, gpusim_host()->host_overhead_bytes);
     mmap(p->tracking, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     for (struct allocation *a = p->allocations; a; a = a->next) {

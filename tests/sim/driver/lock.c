@@ -83,7 +83,6 @@ CUresult process_lock(unsigned long long deadline, int (*wanted)(void)) {
     for (;;) {
         if (deadline && clock_ns(CLOCK_REALTIME) >= deadline) break;
         if (!calls_in_progress() && !in_flight()) {
-            p->refused = 0;
             p->state = CU_PROCESS_STATE_LOCKED;
             return CUDA_SUCCESS;
         }

@@ -38,7 +38,7 @@ struct process {
     void *host_overhead;
     CUprocessState state;
     int poisoned;                   /* a restore failed half way */
-    int refused;                    /* a checkpoint was refused since the lock */
+    int refused;                    /* a checkpoint was refused once: there will be no other */
 };
 
 extern struct process gpusim_process;

@@ -10,6 +10,7 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stddef.h>
@@ -33,6 +34,7 @@ CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes);
 
 struct meeting {
     uint64_t joined[MAX_RANKS];
+    uint16_t port[MAX_RANKS];
     uint64_t arrived[MAX_RANKS]; /* number of the last collective that the rank came to */
     uint64_t value[MAX_RANKS];
 };
@@ -78,6 +80,26 @@ static int start_nvml(void) {
     return init ? init() : -1;
 }
 
+/* Every rank listens on the loopback and is connected to the next one, in a ring; a single rank to itself. */
+static int listen_for_peer(uint16_t *port) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof address;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&address, length) || listen(fd, 8) ||
+        getsockname(fd, (struct sockaddr *)&address, &length))
+        return -1;
+    __atomic_store_n(port, ntohs(address.sin_port), __ATOMIC_RELEASE);
+    return fd;
+}
+
+static int join_ring(const struct ncclComm *comm, int listener) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    address.sin_port = htons(comm->meeting->port[(comm->rank + 1) % comm->ranks]);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof address)) return -1;
+    return accept4(listener, NULL, NULL, SOCK_CLOEXEC) < 0 ? -1 : 0;
+}
+
 static void *idle(void *unused) {
     for (;;) poll(unused, 0, -1);
     return NULL;
@@ -99,8 +121,11 @@ EXPORT int ncclCommInitRank(struct ncclComm **made, int ranks, ncclUniqueId id, 
     if (!comm->meeting || announce(id.internal, rank) || start_nvml()) return NCCL_SYSTEM_ERROR;
     for (int i = 0; i < HELPER_THREADS; i++)
         if (pthread_create(&thread, NULL, idle, NULL)) return NCCL_SYSTEM_ERROR;
+    int listener = listen_for_peer(&comm->meeting->port[rank]);
+    if (listener < 0) return NCCL_SYSTEM_ERROR;
     __atomic_store_n(&comm->meeting->joined[rank], 1, __ATOMIC_RELEASE);
     while (!all_at(comm, comm->meeting->joined, 1)) usleep(1000);
+    if (join_ring(comm, listener)) return NCCL_SYSTEM_ERROR;
     if (rank == 0) {
         char path[64];
         snprintf(path, sizeof path, "/dev/shm/nccl-%.16s", id.internal);

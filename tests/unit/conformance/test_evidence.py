@@ -78,7 +78,7 @@ def test_evidence_of_a_running_process() -> None:
         "nvml": ["gpu0"],
         "run": "run",
         "open": ["nvidia-uvm", "nvidia0", "nvidiactl"],
-        "mapped": ["nvidia-uvm", "nvidiactl"],
+        "mapped": ["nvidia-uvm"],
         "nvidiactl": "once",
         "uvm_extra": "once",
         "uvm_extra_size": "the workload's or more",

@@ -38,6 +38,12 @@ def test_an_unknown_gpu_does_not_leak_its_uuid() -> None:
     assert names().clean("GPU-ffffffff-1111-2222-3333-444455556666") == "<unknown gpu>"
 
 
+def test_paths_of_the_run_are_replaced() -> None:
+    made = names()
+    made.add_text("/tmp/x47/cuda-checkpoint", "cuda-checkpoint")
+    assert made.clean("/tmp/x47/cuda-checkpoint: unrecognized option") == "cuda-checkpoint: unrecognized option"
+
+
 def test_options_of_a_help_text() -> None:
     text = "--get-state --pid <pid>\n--action lock | unlock --pid <pid> [--timeout <ms>]\n--pid|-p\nsome--thing"
     assert options_in(text) == ["--action", "--get-state", "--pid", "--timeout"]
@@ -54,7 +60,8 @@ def test_versions_and_addresses_are_replaced() -> None:
             "(00.018) Error (criu/files-reg.c:2183): File work/w1 has bad size 7 (expect 5)",
             "has bad size",
         ),
-        ("(00.011) Error (criu/proc_parse.c:113): handle_device_vma plugin failed: No such file", "handle_device_vma"),
+        ("(00.011) Error (criu/proc_parse.c:113): handle_device_vma plugin failed: No such file", "refuses a device"),
+        ("(00.009) Error (criu/files-ext.c:96): Can't dump file 3 of that type (chr 10:229)", "refuses a device"),
         ("(00.002) Error (criu/cr-restore.c:1234): Can't fork for 4711: File exists", "Can't fork: File exists"),
         ("(00.030) Error (criu/image.c:99): write: No space left on device", "No space left on device"),
     ],

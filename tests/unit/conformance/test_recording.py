@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,15 +71,28 @@ def test_equal_recordings() -> None:
     assert "libcuda sequence 9" in report.equal
 
 
-def test_another_result_is_shown_with_its_neighbours() -> None:
+def test_another_result_is_shown_alone() -> None:
     seen = recording()
     seen.cases["state/table"]["libcuda"] = [LOCK, {**LOCK_401, "result": "0"}]
     report = compare(recording(), seen)
     assert list(report.differences) == ["libcuda state/table"]
-    text = report.text()
-    assert "- {" not in text or "DIFFERENT libcuda state/table" in text
-    assert '    -{"do": "lock w1", "result": "401", "state": "locked"}' in text
-    assert '    +{"do": "lock w1", "result": "0", "state": "locked"}' in text
+    assert "DIFFERENT libcuda state/table" in report.text()
+    assert report.differences["libcuda state/table"] == ["  lock w1", '      result: recorded "401", seen here "0"']
+
+
+def test_evidence_is_compared_field_by_field() -> None:
+    old: list[dict[str, Any]] = [{"do": "look w1", "evidence": {"nvml": ["gpu0"], "run": "run"}}, LOCK]
+    new: list[dict[str, Any]] = [{"do": "look w1", "evidence": {"nvml": [], "run": "run", "uvmfd": True}}, LOCK]
+    assert difference(old, new) == [
+        "  look w1",
+        '      evidence.nvml: recorded ["gpu0"], seen here []',
+        "      evidence.uvmfd: recorded nothing, seen here true",
+    ]
+
+
+def test_an_observation_too_many_or_too_few() -> None:
+    assert difference([LOCK], [LOCK, LOCK_401])[0].startswith('+ {"do": "lock w1"')
+    assert difference([LOCK, LOCK_401], [LOCK])[0].startswith('- {"do": "lock w1"')
 
 
 @pytest.mark.parametrize("entry", ["not applicable: needs CRIU", "not run: the budget was used up", "error: it broke"])

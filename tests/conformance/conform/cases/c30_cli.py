@@ -219,7 +219,7 @@ def smi_query(c: Context) -> None:
         for number, name in uuid.items():
             text = text.replace(number, f"<{name}>")
         text = text.replace(c.host.driver, "<driver>").replace(c.host.gpus[0][1], "<model>")
-        return re.sub(r"\b\d{2,}\b", "N", text)
+        return re.sub(r"\b\d+ MiB", "N MiB", text)
 
     c.note("-L", shape(smi("-L")))
     for query in ("index,name,uuid,memory.total", "driver_version", "persistence_mode,mig.mode.current", "memory.used"):

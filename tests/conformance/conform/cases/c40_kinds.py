@@ -17,53 +17,73 @@ from ..workload import Workload
 
 
 def cycle(c: Context, w: Workload, nccl: bool = False) -> None:
-    """running, locked, checkpointed, and back; with the GPU's memory before and after."""
+    """running, locked, checkpointed, and back."""
     c.remember_sum(w)
     c.look(w, "running", nccl=nccl)
     c.call("lock", w)
     c.look(w, "locked")
-    before = c.used_mib(w.gpu)
-    reply = c.call("checkpoint", w)
-    if reply is not None and reply.ok:
-        fallen = before - c.used_mib(w.gpu)
-        c.note("the GPU's used memory falls by the workload's", fallen >= w.mib)
-        c.raw.append({"at": "used memory fell", "mib": fallen, "of": w.mib})
-        c.look(w, "checkpointed", nccl=nccl)
-        c.call("restore", w)
-        c.look(w, "restored")
+    c.call("checkpoint", w)
+    c.look(w, "checkpointed", nccl=nccl)
+    c.call("restore", w)
+    c.look(w, "restored")
     c.call("unlock", w)
     c.look(w, "running again", nccl=nccl)
     c.whole(w)
 
 
-@case("kind/plain", exclusive=True)
+def left_on_gpu(c: Context, kind: str) -> None:
+    """How much of the GPU a process holds while it is suspended; nobody else may be on it."""
+    before = c.used_mib()
+    w = c.workload(kind=kind)
+    c.remember_sum(w)
+    c.suspend(w)
+    left = c.used_mib() - before
+    c.raw.append({"at": "left on the GPU", "mib": left, "of": w.mib})
+    c.note("on the GPU while suspended", "nothing" if left < w.mib // 2 else "the workload's memory")
+    c.resume(w)
+    c.note("on the GPU when resumed", "the workload's memory" if c.used_mib() - before >= w.mib else "less")
+    c.whole(w)
+
+
+@case("kind/plain")
 def plain(c: Context) -> None:
     cycle(c, c.workload())
 
 
-@case("kind/pinned", exclusive=True)
+@case("kind/pinned")
 def pinned(c: Context) -> None:
     cycle(c, c.workload(kind="pinned"))
 
 
-@case("kind/vmm", exclusive=True)
+@case("kind/vmm")
 def vmm(c: Context) -> None:
     cycle(c, c.workload(kind="vmm"))
 
 
-@case("kind/vmm-export", exclusive=True)
+@case("kind/vmm-export")
 def vmm_export(c: Context) -> None:
-    """The exported memory stays on the GPU."""
     cycle(c, c.workload(kind="vmm_export"))
 
 
-@case("kind/ipc-export", exclusive=True)
+@case("kind/ipc-export")
 def ipc_export(c: Context) -> None:
     """A handle that nobody has opened does no harm."""
     cycle(c, c.workload(kind="ipc_export"))
 
 
-@case("kind/managed", exclusive=True)
+@case("kind/plain-memory", exclusive=True)
+def plain_memory(c: Context) -> None:
+    """Suspended, it leaves nothing on the GPU."""
+    left_on_gpu(c, "plain")
+
+
+@case("kind/vmm-export-memory", exclusive=True)
+def vmm_export_memory(c: Context) -> None:
+    """Exported memory stays on the GPU."""
+    left_on_gpu(c, "vmm_export")
+
+
+@case("kind/managed")
 def managed(c: Context) -> None:
     """Checkpoint is refused, and the process stays locked until it is unlocked."""
     w = c.workload(kind="managed")
@@ -78,6 +98,9 @@ def managed(c: Context) -> None:
     c.call("lock", w)
     c.call("unlock", w)
     c.look(w, "running again")
+    c.call("lock", w)
+    c.call("checkpoint", w)
+    c.call("unlock", w)
     c.whole(w)
 
 
@@ -91,7 +114,7 @@ def managed_toggle(c: Context) -> None:
     c.whole(w)
 
 
-@case("kind/nccl-one-rank", requires=["nccl"], exclusive=True)
+@case("kind/nccl-one-rank", requires=["nccl"])
 def nccl_one_rank(c: Context) -> None:
     cycle(c, c.workload(kind="nccl", options=["--ranks", "1"]), nccl=True)
 
@@ -122,7 +145,7 @@ def mps_client(c: Context) -> Iterator[Workload]:
             )
 
 
-@case("kind/mps", requires=["mps", "root"], exclusive=True)
+@case("kind/mps", requires=["mps", "root"])
 def mps(c: Context) -> None:
     """Lock is refused, and the client goes on untouched."""
     with mps_client(c) as w:
@@ -136,7 +159,7 @@ def mps(c: Context) -> None:
         c.whole(w)
 
 
-@case("kind/mps-toggle", requires=["mps", "root"], backends=["cli"], exclusive=True)
+@case("kind/mps-toggle", requires=["mps", "root"], backends=["cli"])
 def mps_toggle(c: Context) -> None:
     with mps_client(c) as w:
         c.call("toggle", w)
@@ -234,12 +257,12 @@ def children_by_exec(c: Context) -> None:
     c.whole(b)
 
 
-@case("kind/multi-gpu", requires=["gpus>=2"], exclusive=True)
+@case("kind/multi-gpu", requires=["gpus>=2"])
 def multi_gpu(c: Context) -> None:
     cycle(c, c.workload(kind="multi_gpu"))
 
 
-@case("kind/second-gpu", requires=["gpus>=2"], exclusive=True)
+@case("kind/second-gpu", requires=["gpus>=2"])
 def second_gpu(c: Context) -> None:
     cycle(c, c.workload(gpu=1))
 

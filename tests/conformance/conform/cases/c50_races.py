@@ -74,7 +74,7 @@ def queries_during(c: Context) -> None:
     c.call("lock", w)
     for op in ("checkpoint", "restore"):
         pending = c.begin(op, w)
-        c.note(f"{op} is at work", pending.wait(c.size.cut_after) is None)
+        c.note(f"{op} is at work", c.at_work(op, pending, w))
         c.call("tid", w)
         c.note("the restore thread was told in the midst of it", pending.wait(0) is None)
         c.call("state", w, mib=w.mib)
@@ -91,8 +91,7 @@ def restore_during(c: Context) -> None:
     c.remember_sum(w)
     c.call("lock", w)
     pending = c.begin("checkpoint", w)
-    busy = pending.wait(c.size.cut_after) is None
-    c.note("checkpoint is at work", busy)
+    c.note("checkpoint is at work", c.at_work("checkpoint", pending, w))
     second = c.begin("restore", w)
     c.finish("checkpoint comes back", pending, w, "checkpoint", w.mib)
     c.finish("restore comes back", second, w, "restore", w.mib)
@@ -118,7 +117,7 @@ def tool_in_checkpoint(c: Context) -> None:
 
 def cut(c: Context, w: Workload, op: str) -> None:
     pending = c.begin(op, w)
-    busy = pending.wait(c.size.cut_after) is None
+    busy = c.at_work(op, pending, w)
     pending.kill()
     c.note(f"the caller of {op} is killed at work", busy)
     reply = c.call("state", w, mib=w.mib)
@@ -133,7 +132,10 @@ def tool_in_lock(c: Context) -> None:
     pending = c.begin("lock", w)
     c.note("the lock waits", pending.wait(0.5) is None)
     pending.kill()
-    time.sleep(5)
+    at, end = w.counter(), time.monotonic() + 6
+    while w.counter() == at and time.monotonic() < end:
+        time.sleep(0.02)
+    time.sleep(0.5)
     state = c.state(w)
     c.note("after the kernel", state=state)
     if state == "locked":
@@ -186,7 +188,7 @@ def in_checkpoint(c: Context) -> None:
     used = c.used_mib()
     c.call("lock", w)
     pending = c.begin("checkpoint", w)
-    c.note("checkpoint is at work", pending.wait(c.size.cut_after) is None)
+    c.note("checkpoint is at work", c.at_work("checkpoint", pending, w))
     w.signal(signal.SIGKILL)
     c.death(w, 60)
     c.gone(w)

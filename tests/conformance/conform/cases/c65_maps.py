@@ -110,7 +110,7 @@ def order(c: Context) -> None:
     c.whole(w)
 
 
-@case("map/swap", requires=["gpus>=2"], exclusive=True)
+@case("map/swap", requires=["gpus>=2"])
 def swap(c: Context) -> None:
     """The process moves to the other GPU, its memory identical; and back."""
     w = c.workload()
@@ -126,7 +126,7 @@ def swap(c: Context) -> None:
     c.whole(w)
 
 
-@case("map/swap-then-plain", requires=["gpus>=2"], exclusive=True)
+@case("map/swap-then-plain", requires=["gpus>=2"])
 def swap_then_plain(c: Context) -> None:
     """After a move, a plain cycle stays on the new GPU."""
     w = c.workload()
@@ -140,7 +140,7 @@ def swap_then_plain(c: Context) -> None:
     c.whole(w)
 
 
-@case("map/second-gpu-swap", requires=["gpus>=2"], exclusive=True)
+@case("map/second-gpu-swap", requires=["gpus>=2"])
 def second_swap(c: Context) -> None:
     w = c.workload(gpu=1)
     c.remember_sum(w)
@@ -151,7 +151,7 @@ def second_swap(c: Context) -> None:
     c.whole(w)
 
 
-@case("map/multi-gpu-swap", requires=["gpus>=2"], exclusive=True)
+@case("map/multi-gpu-swap", requires=["gpus>=2"])
 def multi_swap(c: Context) -> None:
     w = c.workload(kind="multi_gpu")
     c.remember_sum(w)

@@ -18,7 +18,9 @@ from ..workload import Workload
 @case("pidns/host-pid", requires=["root", "pidns"])
 def host_pid(c: Context) -> None:
     """A process in another PID namespace, driven by the PID that the host knows."""
-    outer = c.workload("outer", ready=False, wrap=["unshare", "--pid", "--fork", "--kill-child"])
+    outer = c.workload(
+        "outer", ready=False, wrap=["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    )
     out = outer.out
     end = time.monotonic() + c.size.ready
     inner = 0
@@ -56,7 +58,7 @@ def all_children(pid: int) -> list[int]:
     return found
 
 
-@case("nccl/two-ranks", requires=["gpus>=2", "nccl"], exclusive=True, seconds=240)
+@case("nccl/two-ranks", requires=["gpus>=2", "nccl"], seconds=240)
 def two_ranks(c: Context) -> None:
     """The first rank locks, the second waits in a collective; the first is lost by its restore."""
     w = c.workload(kind="nccl", options=["--ranks", "2"])
@@ -76,7 +78,7 @@ def two_ranks(c: Context) -> None:
     c.note("second rank", other.death())
 
 
-@case("nccl/two-ranks-unlock", requires=["gpus>=2", "nccl"], exclusive=True, seconds=240)
+@case("nccl/two-ranks-unlock", requires=["gpus>=2", "nccl"], seconds=240)
 def two_ranks_unlock(c: Context) -> None:
     """Seen in time: the second rank's lock gives up, the first is unlocked, and both go on."""
     w = c.workload(kind="nccl", options=["--ranks", "2"])
@@ -111,7 +113,7 @@ def polling_locked(c: Context) -> None:
     c.whole(w)
 
 
-@case("park/polling-parked", seconds=180)
+@case("park/polling-parked", seconds=180, slow=True)
 def polling_parked(c: Context) -> None:
     """Held around the checkpoint and left stopped, it lives; resumed the same way, it is whole."""
     w = c.workload(kind="polling")

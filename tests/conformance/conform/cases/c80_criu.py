@@ -321,7 +321,7 @@ def map_identity(c: Context) -> None:
     c.whole(w)
 
 
-@case("criu/map-swap", requires=[*NEED, "gpus>=2"], exclusive=True)
+@case("criu/map-swap", requires=[*NEED, "gpus>=2"])
 def map_swap(c: Context) -> None:
     """Dumped on the first GPU, brought back on the second."""
     w = suspended(c)
@@ -334,7 +334,7 @@ def map_swap(c: Context) -> None:
     c.whole(w)
 
 
-@case("criu/multi-gpu", requires=[*NEED, "gpus>=2"], backends=ONE, exclusive=True)
+@case("criu/multi-gpu", requires=[*NEED, "gpus>=2"], backends=ONE)
 def multi_gpu(c: Context) -> None:
     w = suspended(c, kind="multi_gpu")
     c.dump(w)
@@ -345,7 +345,7 @@ def multi_gpu(c: Context) -> None:
     c.whole(w)
 
 
-@case("criu/nccl-two-ranks", requires=[*NEED, "gpus>=2", "nccl"], backends=ONE, exclusive=True)
+@case("criu/nccl-two-ranks", requires=[*NEED, "gpus>=2", "nccl"], backends=ONE)
 def nccl_two_ranks(c: Context) -> None:
     """A rank that runs is no more dumpable than any other CUDA process."""
     w = c.workload(kind="nccl", options=["--ranks", "2"])

@@ -42,7 +42,7 @@ def framework(c: Context, script: str, mib: int, **env: str) -> Workload:
     return w
 
 
-@case("real/torch-plain", requires=["torch"], backends=["libcuda"], real_only=TORCH, seconds=300)
+@case("real/torch-plain", requires=["torch"], backends=["libcuda"], real_only=TORCH, slow=True, seconds=300)
 def torch_plain(c: Context) -> None:
     """PyTorch survives a plain suspend that lasts."""
     w = framework(c, "torch_worker.py", 512)
@@ -54,7 +54,9 @@ def torch_plain(c: Context) -> None:
     c.whole(w)
 
 
-@case("real/torch-criu", requires=["torch", "criu", "root"], backends=["libcuda"], real_only=TORCH, seconds=300)
+@case(
+    "real/torch-criu", requires=["torch", "criu", "root"], backends=["libcuda"], real_only=TORCH, slow=True, seconds=300
+)
 def torch_criu(c: Context) -> None:
     w = framework(c, "torch_worker.py", 512)
     c.suspend(w)
@@ -65,7 +67,7 @@ def torch_criu(c: Context) -> None:
     c.whole(w)
 
 
-@case("real/jax-plain", requires=["jax"], backends=["libcuda"], real_only=JAX, seconds=300)
+@case("real/jax-plain", requires=["jax"], backends=["libcuda"], real_only=JAX, slow=True, seconds=300)
 def jax_plain(c: Context) -> None:
     """JAX dies of a plain suspend."""
     w = framework(c, "jax_worker.py", 512)
@@ -75,7 +77,7 @@ def jax_plain(c: Context) -> None:
     c.death(w, 30)
 
 
-@case("real/jax-parked", requires=["jax"], backends=["libcuda"], real_only=JAX, seconds=400)
+@case("real/jax-parked", requires=["jax"], backends=["libcuda"], real_only=JAX, slow=True, seconds=400)
 def jax_parked(c: Context) -> None:
     """Held and parked, stop first: a minute later it is whole."""
     w = framework(c, "jax_worker.py", 512)
@@ -90,7 +92,14 @@ def jax_parked(c: Context) -> None:
     c.raw.append({"at": "threads", "before": len(before), "after": len(proc.snapshot(w.pid).threads)})
 
 
-@case("real/jax-parked-criu", requires=["jax", "criu", "root"], backends=["libcuda"], real_only=JAX, seconds=400)
+@case(
+    "real/jax-parked-criu",
+    requires=["jax", "criu", "root"],
+    backends=["libcuda"],
+    real_only=JAX,
+    slow=True,
+    seconds=400,
+)
 def jax_parked_criu(c: Context) -> None:
     w = framework(c, "jax_worker.py", 512)
     c.call("lock", w)
@@ -103,7 +112,7 @@ def jax_parked_criu(c: Context) -> None:
     c.whole(w)
 
 
-@case("real/jax-holder-killed", requires=["jax"], backends=["libcuda"], real_only=JAX, seconds=400)
+@case("real/jax-holder-killed", requires=["jax"], backends=["libcuda"], real_only=JAX, slow=True, seconds=400)
 def jax_holder_killed(c: Context) -> None:
     """The holder is killed while it checkpoints: the process stays stopped; a second holder brings it to an end."""
     w = framework(c, "jax_worker.py", 4096)
@@ -111,7 +120,7 @@ def jax_holder_killed(c: Context) -> None:
     c.call("lock", w)
     patience = c.size.patience_for(w.mib)
     first = Child(lambda: hold.suspend(w.pid, tid, c.starter("checkpoint", w), patience))
-    c.note("the holder is at work", not first.wait(0.8))
+    c.note("the holder is at work", c.at_work("checkpoint", first, w))
     first.kill()
     time.sleep(0.5)
     c.note("the holder is dead", w.death(), run=proc.snapshot(w.pid).run_class)
@@ -123,7 +132,7 @@ def jax_holder_killed(c: Context) -> None:
     c.whole(w)
 
 
-@case("park/holder-killed", seconds=240)
+@case("park/holder-killed", seconds=240, slow=True)
 def holder_killed(c: Context) -> None:
     """The same with a polling workload: the holder dies in the middle of the checkpoint, nothing is lost."""
     w = c.workload(kind="polling", mib=c.size.big)
@@ -132,7 +141,7 @@ def holder_killed(c: Context) -> None:
     c.call("lock", w)
     patience = c.size.patience_for(w.mib)
     first = Child(lambda: hold.suspend(w.pid, tid, c.starter("checkpoint", w), patience))
-    c.note("the holder is at work", not first.wait(c.size.cut_after))
+    c.note("the holder is at work", c.at_work("checkpoint", first, w))
     first.kill()
     time.sleep(0.3)
     c.note("the holder is dead", w.death(), run=proc.snapshot(w.pid).run_class)

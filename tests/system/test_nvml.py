@@ -10,6 +10,7 @@ import os
 import pickle
 import re
 import shutil
+import stat
 import subprocess
 import traceback
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from typing import Any
 
 import pytest
 
-SIM = Path(__file__).resolve().parents[2] / "sim"
+SIM = Path(__file__).resolve().parents[1] / "sim"
 MIB = 1 << 20
 UUIDS = ["GPU-00112233-4455-6677-8899-aabbccddeeff", "GPU-10112233-4455-6677-8899-aabbccddeeff"]
 HOST = f"""driver=580.159.04
@@ -34,11 +35,13 @@ gpu1_bus=00000000:00:0b.0
 """
 HOLDER = """
 #include "vram.h"
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 int main(int argc, char **argv) { /* GPU MIB [GPU MIB ...] */
     struct vram vram;
+    if (open("/dev/nvidia0", O_RDWR) < 0) return 1;
     for (int i = 1; i + 1 < argc; i += 2)
         if (vram_allocate(atoi(argv[i]), strtoull(argv[i + 1], NULL, 10) << 20, &vram)) return 1;
     printf("%d\\n", (int)getpid());
@@ -128,7 +131,10 @@ class Namespace:
             pytest.fail(f"namespaces for a test host: {self.process.stderr.read()}")
         parent = self.process.pid
         self.pid = int(Path(f"/proc/{parent}/task/{parent}/children").read_text(encoding="utf-8"))
-        self.run("mount", "-t", "tmpfs", "tmpfs", "/run", check=True)
+        for directory in ("/run", "/dev"):
+            self.run("mount", "-t", "tmpfs", "tmpfs", directory, check=True)
+        for node, minor in (("null", 3), ("nvidia0", 5)):
+            os.mknod(f"/proc/{self.pid}/root/dev/{node}", stat.S_IFCHR | 0o666, os.makedev(1, minor))
         run = Path(f"/proc/{self.pid}/root/run/gpusim")
         if host:
             (run / "vram").mkdir(parents=True)
