@@ -45,6 +45,12 @@ static int help(FILE *to, int status) {
     return status;
 }
 
+/* What is wrong with the command line, then the help. */
+static int refuse(const char *why) {
+    fprintf(stderr, "%s\n\n", why);
+    return help(stderr, 1);
+}
+
 static const char *text_of(CUresult result) {
     const char *text;
     return error_text(result, &text) ? "unrecognized error code" : text;
@@ -115,15 +121,14 @@ static int act(const struct call *call) {
     if (!strcmp(call->action, "lock")) return report("lock", call->pid, caller_lock(call->pid, call->timeout_ms));
     if (!strcmp(call->action, "checkpoint")) return report("checkpoint", call->pid, caller_checkpoint(call->pid));
     if (!strcmp(call->action, "unlock")) return report("unlock", call->pid, caller_unlock(call->pid));
-    if (strcmp(call->action, "restore")) return help(stderr, 1);
-    if (call->device_map && (count = parse_map(call->device_map, pairs)) < 0) return help(stderr, 1);
+    if (strcmp(call->action, "restore")) return refuse("Invalid process state");
+    if (call->device_map && (count = parse_map(call->device_map, pairs)) < 0) return refuse("Invalid device remap");
     return report("restore", call->pid, caller_restore(call->pid, pairs, (unsigned int)count));
 }
 
 static int choose(struct call *call, enum operation_of_tool operation) {
-    int another = call->operation != NONE;
     call->operation = operation;
-    return another;
+    return 1;
 }
 
 static int does(const struct call *call, const char *action) {
@@ -137,7 +142,7 @@ EXPORT int gpusim_cuda_checkpoint(int argc, char **argv) {
         {0, 0, 0, 0}};
     struct option known[sizeof all / sizeof *all];
     const struct host *host = gpusim_host();
-    int branch = host ? host->branch : 0, wrong = 0, count = branch >= FIRST_DEVICE_MAP ? 8 : branch >= FIRST_ACTION ? 7 : 3;
+    int branch = host ? host->branch : 0, wrong = 0, operations = 0, count = branch >= FIRST_DEVICE_MAP ? 8 : branch >= FIRST_ACTION ? 7 : 3;
     struct call call = {0};
     if (branch < FIRST_TOGGLE) {
         fprintf(stderr, "cuda-checkpoint: this driver can't checkpoint\n");
@@ -151,17 +156,14 @@ EXPORT int gpusim_cuda_checkpoint(int argc, char **argv) {
                 char *end;
                 call.pid = (int)strtol(optarg, &end, 10);
                 call.have_pid = !*end && call.pid >= 0;
-                if (!call.have_pid) {
-                    fprintf(stderr, "pid must be a non-negative integer\n\n");
-                    return help(stderr, 1);
-                }
+                if (!call.have_pid) return refuse("pid must be a non-negative integer");
                 break;
             }
-            case 'S': wrong |= choose(&call, STATE); break;
-            case 'R': wrong |= choose(&call, TID); break;
-            case 'T': wrong |= choose(&call, TOGGLE); break;
+            case 'S': operations += choose(&call, STATE); break;
+            case 'R': operations += choose(&call, TID); break;
+            case 'T': operations += choose(&call, TOGGLE); break;
             case 'a':
-                wrong |= choose(&call, ACTION);
+                operations += choose(&call, ACTION);
                 call.action = optarg;
                 break;
             case 't':
@@ -172,9 +174,12 @@ EXPORT int gpusim_cuda_checkpoint(int argc, char **argv) {
             default: wrong = 1;
         }
     /* a timeout belongs to lock, a map to restore; words that are no options are passed over */
-    if (call.have_timeout && !does(&call, "lock")) wrong = 1;
-    if (call.device_map && !does(&call, "restore")) wrong = 1;
-    if (wrong || !call.have_pid) return help(stderr, 1);
+    if (wrong) return help(stderr, 1);
+    if (operations > 1) return refuse("Too many operations selected");
+    if (!operations) return refuse("No operation selected");
+    if (!call.have_pid) return refuse("Missing pid to perform operation on");
+    if (call.have_timeout && !does(&call, "lock")) return refuse("Timeout is only valid for --action lock operation");
+    if (call.device_map && !does(&call, "restore")) return refuse("Device remap only allowed for restore action");
     switch (call.operation) {
         case STATE: return print_state(call.pid);
         case TID: return print_tid(call.pid);

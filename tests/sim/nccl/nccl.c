@@ -53,7 +53,7 @@ EXPORT int ncclGetUniqueId(ncclUniqueId *id) {
     return NCCL_SUCCESS;
 }
 
-/* What tells a communicator from outside: an abstract socket of this name, /dev/shm/nccl-* mapped, helper threads. */
+/* What tells a communicator from outside: an abstract socket of this name, and helper threads. */
 static int announce(const char *id, int rank) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "tmp/nccl-socket-%d-%.16s", rank, id);
@@ -64,7 +64,7 @@ static int announce(const char *id, int rank) {
 static struct meeting *open_meeting(const char *id, int ranks) {
     char path[64];
     if (ranks == 1) return calloc(1, sizeof(struct meeting));
-    snprintf(path, sizeof path, "/dev/shm/nccl-%.16s", id);
+    snprintf(path, sizeof path, "/dev/shm/gpusim-ranks-%.16s", id);
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (fd < 0 || ftruncate(fd, sizeof(struct meeting))) return NULL;
     void *memory = mmap(NULL, sizeof(struct meeting), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -97,7 +97,9 @@ static int join_ring(const struct ncclComm *comm, int listener) {
     address.sin_port = htons(comm->meeting->port[(comm->rank + 1) % comm->ranks]);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof address)) return -1;
-    return accept4(listener, NULL, NULL, SOCK_CLOEXEC) < 0 ? -1 : 0;
+    int peer = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    close(listener);
+    return peer < 0 ? -1 : 0;
 }
 
 static void *idle(void *unused) {
@@ -128,7 +130,7 @@ EXPORT int ncclCommInitRank(struct ncclComm **made, int ranks, ncclUniqueId id, 
     if (join_ring(comm, listener)) return NCCL_SYSTEM_ERROR;
     if (rank == 0) {
         char path[64];
-        snprintf(path, sizeof path, "/dev/shm/nccl-%.16s", id.internal);
+        snprintf(path, sizeof path, "/dev/shm/gpusim-ranks-%.16s", id.internal);
         unlink(path);
     }
     if (ranks > 1) gpusim_has_peers();
