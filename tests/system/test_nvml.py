@@ -388,7 +388,7 @@ def test_a_process_is_listed_with_all_it_holds_on_that_gpu(host: Namespace, hold
 
 
 def test_nothing_is_left_of_a_process_that_ended(host: Namespace) -> None:
-    holder, _ = host.hold(0, 500)
+    holder = host.hold(0, 500)[0]
     query = ("--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", "0")
     assert host.csv(*query) == ["500"]
     holder.communicate()
@@ -471,7 +471,7 @@ NOBODY = "|  No running processes found                                         
 def test_smi_table(host: Namespace, hold: Callable[..., int]) -> None:
     pid = hold(0, 776)
     name = f"...{str(host.built / 'holder')[-29:]}"
-    date, _, shown = host.smi("-i", "0").stdout.partition("\n")
+    date, shown = host.smi("-i", "0").stdout.split("\n", 1)
     assert re.fullmatch(r"\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4} {7}", date)
     assert shown == TABLE.format(pid=pid, name=name)
     assert NOBODY in host.smi("-i", "1").stdout.splitlines()
