@@ -17,6 +17,24 @@ CLI = "driver/cli.c"
 ERRORS = "driver/errors.c"
 VRAM = "gpu/vram.c"
 
+# These take longest, so they are begun first.
+_SLOW = (
+    Mutation(
+        "forked-child-answers",
+        CONTROL,
+        "static void forget_in_child(void) { gpusim_control.restore_tid = 0; }",
+        "static void forget_in_child(void) {}",
+        ("kind/fork",),
+    ),
+    Mutation(
+        "devices-stay-open",
+        CHECKPOINT,
+        "    devices_close();\n",
+        "",
+        ("state/evidence", "criu/cycle"),
+    ),
+)
+
 _STATES = (
     Mutation(
         "lock-in-any-state",
@@ -148,14 +166,7 @@ _TARGETS = (
         CALLER,
         "    CUresult result = CUDA_ERROR_NOT_INITIALIZED;\n",
         "    CUresult result = CUDA_ERROR_INVALID_VALUE;\n",
-        ("who/not-cuda",),
-    ),
-    Mutation(
-        "zombie-has-another-code",
-        CALLER,
-        "return errno == ESRCH ? CUDA_ERROR_NOT_INITIALIZED : CUDA_ERROR_OPERATING_SYSTEM;",
-        "return CUDA_ERROR_OPERATING_SYSTEM;",
-        ("who/zombie",),
+        ("who/not-cuda", "who/zombie"),
     ),
     Mutation(
         "other-owner-has-another-code",
@@ -173,13 +184,6 @@ _TARGETS = (
         "    *tid = found;\n",
         "    *tid = pid;\n",
         ("state/restore-tid", "who/thread-id"),
-    ),
-    Mutation(
-        "forked-child-answers",
-        CONTROL,
-        "static void forget_in_child(void) { gpusim_control.restore_tid = 0; }",
-        "static void forget_in_child(void) {}",
-        ("kind/fork",),
     ),
     Mutation(
         "null-result-has-another-code",
@@ -322,13 +326,6 @@ _MEMORY = (
         "    return refused ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;\n",
         ("limit/rlimit-data",),
     ),
-    Mutation(
-        "devices-stay-open",
-        CHECKPOINT,
-        "    devices_close();\n",
-        "",
-        ("state/evidence", "criu/cycle"),
-    ),
     Mutation("socket-has-another-name", CONTROL, '"cuda-uvmfd-%llu-%d"', '"cuda-uvm-%llu-%d"', ("state/evidence",)),
 )
 
@@ -420,8 +417,8 @@ _TOOL = (
     Mutation(
         "toggle-from-locked",
         CLI,
-        "} else if (!result && state != CU_PROCESS_STATE_RUNNING) {",
-        "} else if (!result && state > CU_PROCESS_STATE_CHECKPOINTED) {",
+        "        result = CUDA_ERROR_ILLEGAL_STATE;\n",
+        "        result = caller_checkpoint(pid);\n",
         ("cli/toggle",),
         backend="cli",
     ),
@@ -434,10 +431,10 @@ _TOOL = (
         backend="cli",
     ),
     Mutation(
-        "help-without-device-map",
+        "help-names-another-option",
         CLI,
-        '"--device-map|-d <deviceUuids>',
-        '"-d <deviceUuids>',
+        '"--get-restore-tid --pid <pid>',
+        '"--get-restore-thread --pid <pid>',
         ("cli/help",),
         backend="cli",
     ),
@@ -459,4 +456,4 @@ _TOOL = (
     ),
 )
 
-MUTATIONS: Tuple[Mutation, ...] = (*_STATES, *_LOCKING, *_TARGETS, *_KINDS, *_MEMORY, *_MAPS, *_TOOL)
+MUTATIONS: Tuple[Mutation, ...] = (*_SLOW, *_STATES, *_LOCKING, *_TARGETS, *_KINDS, *_MEMORY, *_MAPS, *_TOOL)

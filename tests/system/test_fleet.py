@@ -625,6 +625,24 @@ def test_refusals_without_a_fleet(fleet: Fleet, arguments: list[str], said: str)
     assert [trace for trace in fleet.traces() if not trace.endswith("failed-up.log")] == []
 
 
+@pytest.mark.parametrize("init,said", [("none", "setup ended with status 4"), ("systemd", "degraded")])
+def test_broken_driver_layer(fleet: Fleet, tmp_path: Path, init: str, said: str) -> None:
+    setup = tmp_path / "layer/usr/lib/gpusim/setup"
+    setup.parent.mkdir(parents=True)
+    setup.write_text("#!/bin/sh\necho no GPU today >&2\nexit 4\n")
+    setup.chmod(0o755)
+    units = tmp_path / "layer/usr/lib/systemd/system/multi-user.target.wants"
+    units.mkdir(parents=True)
+    (units.parent / "gpusim.service").write_text(
+        f"[Service]\nType=oneshot\nExecStart=/{setup.relative_to(tmp_path / 'layer')}\n"
+    )
+    (units / "gpusim.service").symlink_to("../gpusim.service")
+    words = ["up", "--hosts", "1", "--init", init, "--sim", str(tmp_path / "layer")]
+    assert said in fleet.run(*words, expect=1 if init == "none" else 0)
+    if init == "none":
+        assert "no GPU today" in (fleet.directory / "failed-up.log").read_text()
+
+
 def test_not_root(parent_directory: Path) -> None:
     command = ["setpriv", "--reuid=65534", "--clear-groups", sys.executable, str(FLEET), "up", "--hosts", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={"PATH": os.environ["PATH"]})

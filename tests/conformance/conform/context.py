@@ -19,7 +19,7 @@ from .backend import Backend, DeviceMap, Libcuda, Pending, Reply, Request
 from .child import Child
 from .criu import Criu, CriuResult
 from .host import Host
-from .normalize import Names
+from .normalize import Names, tool_output, without_versions
 from .options import Options
 from .workload import Process, Workload, start
 
@@ -67,7 +67,7 @@ class Context:
     def clean(self, result: Any) -> Any:
         if isinstance(result, dict):
             return {key: self.clean(value) for key, value in result.items()}
-        return self.names.clean(result) if isinstance(result, str) else result
+        return tool_output(without_versions(self.names.clean(result))) if isinstance(result, str) else result
 
     # -- processes
 
@@ -332,9 +332,15 @@ class Context:
         self._keep_log(f"{label} {target.name}", result)
         return result
 
-    def undump(self, target: Process, images: str = "image", label: str = "criu restore") -> CriuResult:
+    def undump(
+        self,
+        target: Process,
+        images: str = "image",
+        label: str = "criu restore",
+        extra: Optional[List[str]] = None,
+    ) -> CriuResult:
         self.step = f"criu restore of {target.name}"
-        result = self.criu().restore(self.work / images, self.size.patience_for(getattr(target, "mib", 0)))
+        result = self.criu().restore(self.work / images, self.size.patience_for(getattr(target, "mib", 0)), extra)
         self.note(f"{label} {target.name}", result.text)
         self._keep_log(f"{label} {target.name}", result)
         return result
@@ -419,8 +425,8 @@ class Context:
         """What is the state of a stopped process whose holder died? Its restore thread alone is let run for that."""
         patience = self.size.patience_for(target.mib)
         step = [self.starter("state", target)]
-        child = Child(lambda: hold.finish(target.pid, tid, step, patience))
-        if not child.wait(patience + 20):
+        child = Child(lambda: hold.finish(target.pid, tid, step, patience + 60))
+        if not child.wait(patience + 60):
             child.kill()
             self.note("held: state", NO_ANSWER)
             return

@@ -81,9 +81,9 @@ class Criu:
         process.wait()
         return alive
 
-    def restore(self, images: Path, seconds: float) -> CriuResult:
+    def restore(self, images: Path, seconds: float, extra: Optional[List[str]] = None) -> CriuResult:
         log = self.scratch / f"restore-{images.name}-{time.monotonic_ns()}.log"
-        return self._finish(self._start(["restore", "--restore-detached"], images, log), log, seconds)
+        return self._finish(self._start(["restore", "--restore-detached", *(extra or [])], images, log), log, seconds)
 
 
 def version(path: str) -> str:

@@ -101,9 +101,9 @@ class Hold:
                 status = _wait(tid, time.monotonic() + 0.1)
                 if status is None:
                     _ptrace(_INTERRUPT, tid)
-                    status = _wait(tid, self._left(10))
+                    status = _wait(tid, self._left(120 if tid == self.restore_tid else 20))
                 if status is None:
-                    raise HoldError(f"thread {tid} of {self.pid} did not stop under ptrace")
+                    raise HoldError(f"thread {tid} did not stop under ptrace: {_describe(self.pid, tid)}")
                 if status == -1 or os.WIFEXITED(status) or os.WIFSIGNALED(status):
                     self.held.discard(tid)
             if time.monotonic() > self.end:
@@ -178,6 +178,18 @@ def _task_state(pid: int, tid: int) -> str:
             return stream.read().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return "X"
+
+
+def _describe(pid: int, tid: int) -> str:
+    """Why a thread does not stop: its name, state, and where in the kernel it is."""
+    words = []
+    for name in ("comm", "wchan", "syscall", "stack"):
+        try:
+            with open(f"/proc/{pid}/task/{tid}/{name}") as stream:
+                words.append(f"{name} {stream.read().strip()}")
+        except OSError as error:
+            words.append(f"{name}: {error.strerror}")
+    return f"state {_task_state(pid, tid)}; " + "; ".join(words)
 
 
 def suspend(pid: int, restore_tid: int, checkpoint: Callable[[], Pending], seconds: float) -> List[object]:

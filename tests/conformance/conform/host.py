@@ -59,6 +59,13 @@ def _has_checkpoint_functions(path: str) -> bool:
     return bool(ask(work, 30))
 
 
+def _is_kernel_thread(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip() == "kthreadd"
+    except OSError:
+        return False
+
+
 def _python_has(python: str, module: str) -> bool:
     code = f"import importlib.util, sys; sys.exit(0 if importlib.util.find_spec({module!r}) else 1)"
     try:
@@ -109,6 +116,8 @@ def probe(options: Options, scratch: Path) -> Host:
         lacking["cli"] = "needs cuda-checkpoint"
     if not _has_checkpoint_functions(options.libcuda):
         lacking["checkpoint_functions"] = "needs a libcuda of driver 570 or newer"
+    if not _is_kernel_thread(2):
+        lacking["kernel_threads"] = "needs a PID namespace that shows kernel threads"
     if not _can(["unshare", "--pid", "--fork", "true"]):
         lacking["pidns"] = "needs PID namespaces"
     trial = scratch / "tmpfs-trial"

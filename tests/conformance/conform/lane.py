@@ -27,7 +27,7 @@ def _word(result: Any) -> str:
     text = f"rc {result['rc']}"
     for key in ("out", "err"):
         if key in result:
-            text += f" {result[key]}"
+            text += f" {result[key] if isinstance(result[key], str) else json.dumps(result[key])}"
     return text.replace("; ", ", ").replace("\n", " | ")
 
 

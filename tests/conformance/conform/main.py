@@ -58,6 +58,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=1, metavar="S")
     parser.add_argument("--no-cases", action="store_true", help="only the sequences")
     parser.add_argument("--deadline", type=float, default=3600, metavar="SECONDS", help="for the whole run")
+    parser.add_argument(
+        "--patience", type=float, metavar="SECONDS", help="for a call that should answer (by the profile)"
+    )
     parser.add_argument("--work", type=Path, metavar="DIR", help="scratch directory (default: a temporary one)")
     parser.add_argument(
         "--allow-sysctl", action="store_true", help="also cases that set a sysctl of the machine for a moment"
@@ -122,6 +125,7 @@ def _run(arguments: argparse.Namespace, cases: List[Case], recorded: Optional[Re
         arguments.nvml,
         arguments.python,
         arguments.allow_sysctl,
+        arguments.patience,
     )
     options = Options(**{**options.to_json(), **_copies(options, scratch)})
     host = hosts.probe(options, scratch)
@@ -157,6 +161,7 @@ def _run(arguments: argparse.Namespace, cases: List[Case], recorded: Optional[Re
         if count and not runner.stopping:
             runner.jobs = arguments.workers
             for name in backends:
+                recording.sequences.pop(name, None)
                 wanted = _sequences_of(recorded, name, indices)
                 runner.run(runner.plan_lanes([name], seed, wanted, count, arguments.workers))
     finally:
@@ -235,8 +240,11 @@ def _report(
             sequences=not arguments.case and arguments.sequences is None,
         )
         print(report.text())
+        if not report.ok and recorded.meta.get("recorder") != runner.recording.meta["recorder"]:
+            print("the cases have changed since that was recorded: one that itself changed must be recorded again")
         if arguments.report:
             write(arguments.report, report.json())
         ok = ok and report.ok
-    print(f"{'ok' if ok else 'FAILED'} in {seconds:.0f} s", flush=True)
+    missed = f", {runner.unreached} cases and sequences were not reached" if runner.unreached else ""
+    print(f"{'ok' if ok else 'FAILED'} in {seconds:.0f} s{missed}", flush=True)
     return 0 if ok else 1

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from typing import Dict, List, Mapping
+from typing import Any, Dict, List, Mapping
 
 _UUID = re.compile(r"GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _HEX = re.compile(r"\b0x[0-9a-fA-F]+\b")
@@ -55,6 +55,14 @@ def without_versions(text: str) -> str:
     return _HEX.sub("<address>", _VERSION.sub("<version>", text))
 
 
+def tool_output(text: str) -> Any:
+    """A help text is reduced to its options, and to the line before it that says why it came."""
+    if "--get-state" not in text or "--action" not in text:
+        return text
+    first, _, rest = text.partition("\n")
+    return {"help": options_in(text)} if "utility" in first else {"help": options_in(rest), "first": first}
+
+
 # Decisive words of CRIU's log, most specific first: its wording around them changes with the version.
 _CRIU = (
     ("has bad size", r"File .* has bad size"),
@@ -64,6 +72,7 @@ _CRIU = (
     ("refuses a device", r"handle_device_vma|Can't handle non-regular mapping|Can't dump file \d+ of that type .*chr"),
     ("Can't fork: File exists", r"(?:Can't fork for|fork).*File exists"),
     ("Pid is already in use", r"[Pp]id \d+ .*(?:already|in use)"),
+    ("connected TCP socket", r"Connected TCP socket"),
     ("can't open file", r"Can't open file"),
     ("external unix socket", r"[Ee]xternal (?:socket|stream).*(?:used|Runtime)"),
     ("doesn't have a build-id match", r"build-id"),
@@ -75,7 +84,7 @@ _CRIU_NOISE = re.compile(r"^\(\d+\.\d+\)\s*(?:\d+:\s*)?|\(criu/[\w./-]+:\d+\):?\
 
 def criu_reason(log: str) -> str:
     """The one word for a failed criu run: the first known reason among its errors, else its first error line."""
-    errors = [line for line in log.splitlines() if ("Error" in line or "error" in line) and "rlimit:" not in line]
+    errors = [line for line in log.splitlines() if "Error (" in line and "rlimit:" not in line]
     for label, pattern in _CRIU:
         if any(re.search(pattern, line) for line in errors):
             return label

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Dict
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Dict, Optional
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class Profile:
     window: float
     ready: float
     rate: float
+    kernel_ms: int
 
     def patience_for(self, mib: int) -> float:
         """How long a call that moves so much may take before it counts as unanswered."""
@@ -41,6 +42,7 @@ PROFILES: Dict[str, Profile] = {
         window=0.5,
         ready=90.0,
         rate=300.0,
+        kernel_ms=4000,
     ),
     "sim": Profile(
         "sim",
@@ -53,6 +55,7 @@ PROFILES: Dict[str, Profile] = {
         window=0.8,
         ready=30.0,
         rate=50.0,
+        kernel_ms=2500,
     ),
 }
 
@@ -67,10 +70,12 @@ class Options:
     nvml: str
     python: str
     allow_sysctl: bool
+    patience: Optional[float] = None
 
     @property
     def sizes(self) -> Profile:
-        return PROFILES[self.profile]
+        sizes = PROFILES[self.profile]
+        return sizes if self.patience is None else replace(sizes, patience=self.patience)
 
     def to_json(self) -> Dict[str, Any]:
         return asdict(self)

@@ -67,12 +67,13 @@ def dumps(recording: Recording) -> str:
         sequences.append(
             f'  {_one(backend)}: {{"seed": {part["seed"]}, "count": {part["count"]}, "lines": {{\n{body}\n  }}}}'
         )
+    meta = json.dumps(recording.meta, indent=1).replace("\n", "\n ")
     return (
-        f'{{\n "meta": {json.dumps(recording.meta, indent=1)},\n'.replace("\n ", "\n  ").replace("\n  }", "\n }")
-        + f' "cases": {_section(recording.cases, "  ")},\n'
-        + f' "real_only": {_section(recording.real_only, "  ")},\n'
-        + f' "reasons": {json.dumps(recording.reasons, sort_keys=True)},\n'
-        + ' "sequences": {'
+        f'{{\n "meta": {meta},\n'
+         f' "cases": {_section(recording.cases, "  ")},\n'
+         f' "real_only": {_section(recording.real_only, "  ")},\n'
+         f' "reasons": {json.dumps(recording.reasons, sort_keys=True)},\n'
+         ' "sequences": {'
         + ("\n" + ",\n".join(sequences) + "\n " if sequences else "")
         + "}\n}\n"
     )

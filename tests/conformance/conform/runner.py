@@ -62,6 +62,7 @@ class Runner:
     done: int = 0
     total: int = 0
     stopping: bool = False
+    unreached: int = 0
 
     def plan(self, cases: List[Case], backends: List[str]) -> List[Job]:
         """The jobs, those that need the host for themselves first, then those that mostly wait; what the host cannot
@@ -187,6 +188,7 @@ class Runner:
             if line.startswith("error"):
                 self.errors.append(f"{job.spec['backend']} sequence {index}")
         wanted = len(job.spec["indices"])
+        self.unreached += wanted - len(lines)
         word = "ok" if len(lines) == wanted else "SHORT"
         self._say(f"{word:5} {seconds:5.1f}s {job.title}: {len(lines)} of {wanted}")
         if len(lines) != wanted:
@@ -215,6 +217,7 @@ class Runner:
             self._end(running)
         why = "the budget of the whole run was used up" if not self.stopping else "an earlier case failed"
         for job in waiting:
+            self.unreached += 1 if job.case is not None else len(job.spec["indices"])
             if job.case is not None:
                 self.recording.put(job.case.name, job.spec["backend"], f"not run: {why}", job.case.real_only)
             self._say(f"NOT RUN       {job.title}: {why}")

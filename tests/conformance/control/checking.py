@@ -94,7 +94,7 @@ def comparisons(found: Sequence[Reference], hosts: Dict[int, List[Host]]) -> Lis
         name = reference.path.name
         planned.append(Comparison(f"{name}, cases", here[0], [*compare, "--jobs", "6", "--sequences", "0"]))
         if reference.recording.sequences:
-            planned.append(Comparison(f"{name}, sequences", here[-1], [*compare, "--no-cases", "--workers", "3"]))
+            planned.append(Comparison(f"{name}, sequences", here[-1], [*compare, "--no-cases", "--workers", "4"]))
     return planned
 
 
@@ -121,7 +121,7 @@ def compare_all(planned: List[Comparison]) -> bool:
 def unmutated(
     mutations: Sequence[Mutation], found: Sequence[Reference], hosts: Dict[int, List[Host]]
 ) -> List[Comparison]:
-    """The cases that the mutations name, on the simulator as it is: a mutation can only be caught where that is equal."""
+    """The cases that the mutations name, on the simulator as it is: they must be equal there to tell anything."""
     planned = []
     for reference in found:
         names = sorted({name for one in mutations if one.gpus == reference.gpus for name in one.cases})
@@ -180,7 +180,7 @@ def _run(program: str, arguments: argparse.Namespace, mutations: List[Mutation])
     BUILD.mkdir(parents=True, exist_ok=True)
     build_simulator(TESTS / "sim", layer)
     recordings = arguments.recordings
-    with Fleet("one", 2, 1, layer, recordings) as one, Fleet("two", 1, 2, layer, recordings) as two:
+    with Fleet("one", 3, 1, layer, recordings) as one, Fleet("two", 1, 2, layer, recordings) as two:
         hosts = {1: one.hosts, 2: two.hosts}
         planned = comparisons(found, hosts) if program == "check" else unmutated(mutations, found, hosts)
         good = compare_all(planned)

@@ -11,12 +11,14 @@ import shutil
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Dict, List, Sequence, Tuple
+from typing import Dict, List, Mapping, Sequence, Tuple
 
 from .hosts import BUILD, TESTS, Clock, ControlError, Host, archive, build_simulator
 
 SIMULATOR = TESTS / "sim"
 _RUN_SECONDS = 90.0
+# A mutant that never answers is caught by that; no need to wait for it for long.
+_PATIENCE = 3.0
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def check_all(mutations: Sequence[Mutation], known_cases: Sequence[str], source:
         mutate_text((source / mutation.file).read_text(), mutation)
 
 
-def verdict_of(mutation: Mutation, report: Dict[str, object], seconds: float) -> Verdict:
+def verdict_of(mutation: Mutation, report: Mapping[str, object], seconds: float) -> Verdict:
     """From the report of the comparison: each named case must differ, in any of the backends that ran."""
     different = report.get("different")
     if not isinstance(different, dict):
@@ -106,7 +108,7 @@ def build_mutant(mutation: Mutation, scratch: Path) -> Path:
     target = source / mutation.file
     target.write_text(mutate_text(target.read_text(), mutation))
     layer = scratch / mutation.name / "layer"
-    build_simulator(source, layer)
+    build_simulator(source, layer, quick=True)
     packed = scratch / f"{mutation.name}.tar"
     archive(layer, ["usr"], packed)
     shutil.rmtree(scratch / mutation.name)
@@ -119,6 +121,7 @@ def run_mutant(mutation: Mutation, packed: Path, host: Host, recording: str) -> 
     report = "/tmp/mutation-report.json"
     host.must(["rm", "-f", report])
     arguments = ["--compare", recording, "--report", report, "--backend", mutation.backend, "--jobs", "4"]
+    arguments += ["--patience", str(_PATIENCE)]
     for name in mutation.cases:
         arguments += ["--case", name]
     done = host.conform(arguments, _RUN_SECONDS)

@@ -194,7 +194,8 @@ def main(argv: list[str]) -> int:
         return supervisor.main(load(Directory(fleet_directory())), argv[1])
     arguments = parser().parse_args(argv)
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupted)
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+            signal.signal(number, _interrupted)
     try:
         return _run(arguments)
     except FleetError as error:

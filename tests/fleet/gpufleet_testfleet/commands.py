@@ -36,7 +36,8 @@ def run(argv: list[str], stdin: str | None = None, check: bool = True) -> subpro
 
 def packages() -> list[str]:
     """The Debian packages that the control machine needs."""
-    return (Path(__file__).resolve().parent.parent / "apt-packages.txt").read_text().split()
+    lines = (Path(__file__).resolve().parent.parent / "apt-packages.txt").read_text().splitlines()
+    return [name for line in lines if (name := line.partition("#")[0].strip())]
 
 
 def require_tools(init: str) -> None:

@@ -113,7 +113,8 @@ def up(directory: Directory, options: Options) -> None:
         _say("this machine gives cgroups no memory controller: hosts can't be given memory limits")
     for host in fleet.hosts:
         state, seconds = done[host.name]
-        _say(f"{host.name:4} {host.address:12} {state:9} {seconds:5.1f} s")
+        hint = "" if state == "running" else f"; see: fleet exec {host.name} systemctl --failed"
+        _say(f"{host.name:4} {host.address:12} {state:9} {seconds:5.1f} s{hint}")
     _say(f"{len(done)} hosts up in {time.monotonic() - began:.1f} s; inventory {directory.inventory}")
 
 

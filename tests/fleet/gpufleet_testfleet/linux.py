@@ -98,6 +98,8 @@ def stop_file_system(directory: str | Path) -> None:
 
 
 def default_signals() -> None:
-    """Before execve: Python ignores these two, and what a program ignores, the next one does."""
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
+    """Before execve: what Python ignores, or whoever started it (nohup), the next program would ignore too."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])

@@ -37,6 +37,8 @@ def register(fleet: str, directory: Path, needs_inotify: bool) -> list[str]:
     with Lock(RUN):
         record = read_json(_record())
         if record is None or record.get("machine_boot_id") != machine_boot_id():
+            for stale in RUN.glob("*.json"):  # of fleets that a reboot of the machine ended
+                stale.unlink()
             record = {"machine_boot_id": machine_boot_id(), "netns_was_mounted": _netns_is_mounted()}
             write_atomically(_record(), json.dumps(record))
         now = int(_INSTANCES.read_text())

@@ -46,6 +46,8 @@ def _started(fleet: Fleet, host: Host) -> bool:
     data = read_json(fleet.directory.host(host).run) or {}
     if data.get("phase") in ("failed", "off"):
         raise _failed(fleet, host, f"ended while it was being waited for: {data.get('reason')}")
+    if "supervisor" in data and not processes.is_alive(data["supervisor"]):
+        raise _failed(fleet, host, "its supervisor was killed")
     return data.get("phase") == "running"
 
 
@@ -94,7 +96,9 @@ def wait(fleet: Fleet, hosts: list[Host], began: float) -> dict[str, tuple[str, 
 
 
 def _step(fleet: Fleet, entry: _Waiting, may_log_in: bool) -> str | None:
-    entry.listens = entry.listens or (_started(fleet, entry.host) and _listens(fleet, entry.host))
+    if not _started(fleet, entry.host):
+        return None
+    entry.listens = entry.listens or _listens(fleet, entry.host)
     if entry.listens and entry.login is None and may_log_in:
         entry.login = _login(fleet, entry.host)
     if entry.login is None or entry.login.poll() is None:

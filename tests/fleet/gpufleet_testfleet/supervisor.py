@@ -103,10 +103,26 @@ class Supervisor:
         self.note("running")
         _, status = os.waitpid(pid, 0)
         self.cgroup.kill_host()  # what is left when nspawn was killed, or had come in from outside
-        return ending(self.fleet.options.init, status)
+        what, reason = ending(self.fleet.options.init, status)
+        if what == "failed" and none:
+            self.show_init_log()
+        return what, reason
+
+    def show_init_log(self) -> None:
+        """What PID 1 said last is on the host's disk, which nobody sees once it is off."""
+        try:
+            text = (self.directory.root / "var/log/init.log").read_text(errors="replace")
+        except OSError:
+            return
+        for line in text.splitlines()[-10:]:
+            print(f"  {self.host.name} init.log: {line}", flush=True)
 
     def run(self) -> None:
-        in_use = base.use(self.fleet.base)
+        try:
+            in_use = base.use(self.fleet.base)
+        except OSError as error:
+            self.note("failed", f"base image {self.fleet.base}: {error.strerror}; start the fleet anew: fleet up")
+            return
         try:
             with mounted(self.fleet, self.host, self.directory):
                 what = "reboot"
@@ -124,7 +140,11 @@ class Supervisor:
 def main(fleet: Fleet, host_name: str) -> int:
     """The supervisor's own process. Its cgroup comes first: from then on it can be found and ended."""
     supervisor = Supervisor(fleet, fleet.host(host_name))
-    supervisor.cgroup.enter_supervisor()
+    try:
+        supervisor.cgroup.enter_supervisor()
+    except OSError as error:
+        supervisor.note("failed", f"its cgroups could not be made: {error}")
+        return 1
     os.closerange(3, 1024)  # the lock of the command that started this process, above all
     supervisor.run()
     return 0

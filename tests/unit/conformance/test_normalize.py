@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conformance.conform.normalize import Names, criu_reason, options_in, without_versions
+from tests.conformance.conform.normalize import Names, criu_reason, options_in, tool_output, without_versions
 
 GPU = "GPU-0a1b2c3d-1111-2222-3333-444455556666"
 
@@ -51,6 +51,25 @@ def test_options_of_a_help_text() -> None:
 
 def test_versions_and_addresses_are_replaced() -> None:
     assert without_versions("Version 580.159.04 at 0x7f00") == "Version <version> at <address>"
+
+
+HELP = "Utility to checkpoint, a utility.\n--get-state --pid <pid>\n--action lock --pid <pid>\n"
+
+
+def test_a_help_text_is_its_options() -> None:
+    assert tool_output(HELP) == {"help": ["--action", "--get-state", "--pid"]}
+    assert tool_output("Missing pid\n\n" + HELP) == {
+        "help": ["--action", "--get-state", "--pid"],
+        "first": "Missing pid",
+    }
+
+
+def test_an_option_that_only_the_complaint_names_is_none_of_the_tool() -> None:
+    assert tool_output("unrecognized option '--wrong'\n" + HELP)["help"] == ["--action", "--get-state", "--pid"]
+
+
+def test_any_other_text_stays() -> None:
+    assert tool_output('Could not lock on process ID <w1>: "device not ready"').startswith("Could not lock")
 
 
 @pytest.mark.parametrize(

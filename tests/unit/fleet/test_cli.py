@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fleet.gpufleet_testfleet import cli
+from tests.fleet.gpufleet_testfleet import cli, commands
 from tests.fleet.gpufleet_testfleet.errors import FleetError
 
 
@@ -65,3 +65,12 @@ def test_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FLEET_DIR", "two\nlines")
     with pytest.raises(FleetError, match="line break"):
         cli.fleet_directory()
+
+
+def test_missing_tools_name_the_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(FleetError) as refused:
+        commands.require_tools("systemd")
+    assert "lacks cp, debootstrap, ip, " in str(refused.value) and "systemd-nspawn" in str(refused.value)
+    assert "apt-get install --no-install-recommends debootstrap e2fsprogs " in str(refused.value)
+    assert "#" not in str(refused.value)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from ..backend import Cli, Request
 from ..context import Context
-from ..normalize import options_in, without_versions
 from ..registry import case
 from ..workload import Process
 
@@ -29,15 +28,7 @@ def run(
         c.loose.append(pending)
         c.note(shown, "no answer", c.state(target) if target else None)
         return ""
-    result = dict(reply.result)
-    for key in ("out", "err"):
-        if key in result:
-            text = without_versions(c.clean(result[key]))
-            # A help text differs by version in its wording: what counts is that it came, and its options.
-            result[key] = {"help": options_in(text)} if "--get-state" in text and "--action" in text else text
-            first = text.splitlines()[0] if text else ""
-            if isinstance(result[key], dict) and "utility" not in first:
-                result[key]["first"] = first
+    result = c.clean(reply.result)
     c.note(shown, result, c.state(target) if target else None)
     return str(reply.result.get("out", ""))
 

@@ -267,13 +267,14 @@ def second_gpu(c: Context) -> None:
     cycle(c, c.workload(gpu=1))
 
 
-LONG = ["--kernel-ms", "4000"]
+def long_workload(c: Context) -> Workload:
+    return c.workload(kind="longkernel", options=["--kernel-ms", str(c.size.kernel_ms)])
 
 
 @case("kind/long-kernel-timeout", seconds=180)
 def long_kernel(c: Context) -> None:
     """A lock with a timeout gives up and leaves the process as it was; without one it waits for the kernel."""
-    w = c.workload(kind="longkernel", options=LONG)
+    w = long_workload(c)
     c.in_kernel(w)
     for timeout in (1, 500):
         reply = c.call("lock", w, timeout_ms=timeout)
@@ -293,7 +294,7 @@ def long_kernel(c: Context) -> None:
 
 @case("kind/long-kernel-toggle", backends=["cli"], seconds=180)
 def long_kernel_toggle(c: Context) -> None:
-    w = c.workload(kind="longkernel", options=LONG)
+    w = long_workload(c)
     c.in_kernel(w)
     reply = c.call("toggle", w)
     c.note("the toggle waited", reply is not None and reply.seconds > 0.8)
@@ -304,7 +305,7 @@ def long_kernel_toggle(c: Context) -> None:
 @case("kind/long-kernel-queries", seconds=180)
 def long_kernel_queries(c: Context) -> None:
     """State and restore thread are answered while a kernel runs and while a lock waits for it."""
-    w = c.workload(kind="longkernel", options=LONG)
+    w = long_workload(c)
     c.in_kernel(w)
     reply = c.call("state", w)
     c.note("state answered at once", reply is not None and reply.seconds < 1)

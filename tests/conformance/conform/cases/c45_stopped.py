@@ -31,6 +31,26 @@ def hanging(c: Context, w: Workload, op: str, **how: object) -> Pending | None:
     return pending if reply is None else None
 
 
+def late_lock(c: Context, w: Workload, pending: Pending, do: str) -> None:
+    """Its time was over long before the process went on: chance decides whether it was locked in the end, or given up.
+    What it says and what the state is must agree."""
+    reply = pending.wait(c.size.patience)
+    if reply is None:
+        c.loose.append(pending)
+        c.note(do, "no answer")
+        return
+    state = c.state(w)
+    c.raw.append({"at": do, "result": reply.result, "state": state})
+    agree = state == ("locked" if reply.ok else "running")
+    c.note(
+        do,
+        "locked or given up, and the state agrees" if agree else c.result_of("lock", w, reply),
+        None if agree else state,
+    )
+    if state == "locked":
+        c.begin("unlock", w).wait(c.size.patience)
+
+
 @case("stopped/state")
 def state(c: Context) -> None:
     """A query of a stopped process hangs, the restore thread is answered, and the query ends once it goes on."""
@@ -68,9 +88,7 @@ def lock_timeout(c: Context) -> None:
     pending = hanging(c, w, "lock", timeout_ms=300)
     w.signal(signal.SIGCONT)
     if pending:
-        c.finish("continued: lock comes back", pending, w, "lock")
-    if c.state(w) == "locked":
-        c.call("unlock", w)
+        late_lock(c, w, pending, "continued: lock comes back")
     c.whole(w)
 
 
@@ -201,9 +219,7 @@ def frozen_running(c: Context) -> None:
         reply = query.wait(c.size.patience)
         c.note("thawed: state comes back", "no answer" if reply is None else c.result_of("state", w, reply))
     if lock_call:
-        c.finish("thawed: lock comes back", lock_call, w, "lock")
-    if c.state(w) == "locked":
-        c.call("unlock", w)
+        late_lock(c, w, lock_call, "thawed: lock comes back")
     c.whole(w)
 
 

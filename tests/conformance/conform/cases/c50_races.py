@@ -11,6 +11,7 @@ import time
 from ..context import Context
 from ..registry import case
 from ..workload import Workload
+from .c40_kinds import long_workload
 
 
 def at_once(c: Context, w: Workload, *ops: str, apart: float = 0.0) -> None:
@@ -93,9 +94,12 @@ def restore_during(c: Context) -> None:
     pending = c.begin("checkpoint", w)
     c.note("checkpoint is at work", c.at_work("checkpoint", pending, w))
     second = c.begin("restore", w)
-    c.finish("checkpoint comes back", pending, w, "checkpoint", w.mib)
-    c.finish("restore comes back", second, w, "restore", w.mib)
+    calls = (("checkpoint", pending), ("restore", second))
+    replies = [(op, call.wait(c.size.patience_for(w.mib))) for op, call in calls]
+    # Read when both are over: in between, the restore may have begun or not.
     state = c.state(w)
+    for op, reply in replies:
+        c.note(f"{op} comes back", "no answer" if reply is None else c.result_of(op, w, reply), state)
     if state == "checkpointed":
         c.call("restore", w, mib=w.mib)
     c.call("unlock", w)
@@ -127,7 +131,7 @@ def cut(c: Context, w: Workload, op: str) -> None:
 @case("killed/tool-in-lock", seconds=180)
 def tool_in_lock(c: Context) -> None:
     """The caller of a lock that waits for a kernel is killed. What is the state when the kernel is over?"""
-    w = c.workload(kind="longkernel", options=["--kernel-ms", "3000"])
+    w = long_workload(c)
     c.in_kernel(w)
     pending = c.begin("lock", w)
     c.note("the lock waits", pending.wait(0.5) is None)

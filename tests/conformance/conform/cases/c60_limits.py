@@ -140,13 +140,18 @@ def wait_free(c: Context, mib: int, gpu: int = 0) -> None:
         time.sleep(0.05)
 
 
+def taken(c: Context, w: Workload) -> int:
+    """Suspends w1; what the GPU had free before and after tells what it needs to come back."""
+    before = c.free_mib()
+    c.suspend(w)
+    return c.free_mib() - before
+
+
 def squeeze(c: Context, share: float, extra: int) -> tuple[Workload, Workload, int]:
     """w1 checkpointed, and a filler that leaves share * need + extra MiB of what w1 needs."""
-    at_first = c.free_mib()
     w = c.workload(mib=c.size.mid)
-    need = at_first - c.free_mib()
     c.remember_sum(w)
-    c.suspend(w)
+    need = taken(c, w)
     filler = fill(c, int(need * share) + extra)
     free = c.free_mib()
     c.raw.append({"at": "squeeze", "need_mib": need, "free_mib": free})

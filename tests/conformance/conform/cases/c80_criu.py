@@ -15,7 +15,7 @@ from ..context import Context
 from ..criu import Criu
 from ..registry import case
 from ..workload import Workload
-from .c60_limits import fill
+from .c60_limits import fill, taken
 
 ONE = ["libcuda"]
 NEED = ["criu", "root"]
@@ -246,11 +246,14 @@ def pinned(c: Context) -> None:
 @case("criu/nccl-one-rank", requires=[*NEED, "nccl"], backends=ONE)
 def nccl_one_rank(c: Context) -> None:
     w = suspended(c, kind="nccl", options=["--ranks", "1"])
-    result = c.dump(w)
-    if result.rc == 0:
-        c.gone(w)
-        c.undump(w)
+    c.dump(w)
     c.note("after it", w.death(), c.state(w))
+    if w.death() == "alive":
+        connected = ["--tcp-established"]
+        result = c.dump(w, "image-tcp", label="criu dump --tcp-established", extra=connected)
+        if result.rc == 0:
+            c.gone(w)
+            c.undump(w, "image-tcp", label="criu restore --tcp-established", extra=connected)
     if w.death() == "alive":
         c.resume(w)
         c.whole(w)
@@ -290,11 +293,9 @@ def polling_unparked(c: Context) -> None:
 @case("criu/restore-onto-full-gpu", requires=NEED, backends=ONE, exclusive=True, seconds=300)
 def full_gpu(c: Context) -> None:
     """No room on the GPU after criu restore: this life is lost, the image is not."""
-    at_first = c.free_mib()
     w = c.workload(mib=c.size.mid)
-    need = at_first - c.free_mib()
     c.remember_sum(w)
-    c.suspend(w)
+    need = taken(c, w)
     c.dump(w)
     c.gone(w)
     filler = fill(c, need // 2)

@@ -115,7 +115,7 @@ def jax_parked_criu(c: Context) -> None:
 @case("real/jax-holder-killed", requires=["jax"], backends=["libcuda"], real_only=JAX, slow=True, seconds=400)
 def jax_holder_killed(c: Context) -> None:
     """The holder is killed while it checkpoints: the process stays stopped; a second holder brings it to an end."""
-    w = framework(c, "jax_worker.py", 4096)
+    w = framework(c, "jax_worker.py", 2048)
     tid = c.restore_tid(w)
     c.call("lock", w)
     patience = c.size.patience_for(w.mib)
