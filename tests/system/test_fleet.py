@@ -190,7 +190,7 @@ def either(request: pytest.FixtureRequest) -> Fleet:
 @pytest.mark.parametrize("init,rounds", [("none", 5), ("systemd", 1)])
 def test_sixteen_hosts_up_and_down(fleet: Fleet, init: str, rounds: int) -> None:
     limit = inotify_limit()
-    for _ in range(rounds):
+    for _dummy in range(rounds):
         said = fleet.run("up", "--hosts", "16", "--gpus", "0", "--init", init)
         lines = [line.split() for line in said.splitlines() if line.startswith("h")]
         assert [line[0] for line in lines] == [f"h{number}" for number in range(1, 17)]

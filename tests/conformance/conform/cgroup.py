@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import subprocess
@@ -16,12 +17,13 @@ from typing import Optional
 
 @dataclass(frozen=True)
 class Controller:
-    """Where groups with this controller can be made. `mounted`: by us, to be unmounted at the end."""
+    """Where groups with this controller can be made. `mounted`, `enabled`: by us, to be undone at the end."""
 
     name: str
     version: int
     root: Path
     mounted: bool = False
+    enabled: bool = False
 
 
 def _mounts() -> list[tuple[str, str, str]]:
@@ -55,15 +57,16 @@ def find(name: str, scratch: Path) -> Optional[Controller]:
     """`name`: memory or freezer."""
     for where, kind, options in _mounts():
         if kind == "cgroup2":
-            root = Path(where)
+            root, enabled = Path(where), False
             if name == "memory":
                 try:
                     if "memory" not in (root / "cgroup.controllers").read_text().split():
                         continue
+                    enabled = "memory" not in (root / "cgroup.subtree_control").read_text().split()
                     (root / "cgroup.subtree_control").write_text("+memory")
                 except OSError:
                     continue
-            found = Controller(name, 2, root)
+            found = Controller(name, 2, root, enabled=enabled)
             if _usable(found):
                 return found
         if kind == "cgroup" and name in options.split(","):
@@ -83,7 +86,9 @@ def _mount(name: str, scratch: Path) -> Optional[Controller]:
         if version == 2 and name == "memory":
             continue
         try:
-            done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            done = subprocess.run(
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
+            )
         except OSError:
             return None
         if done.returncode == 0:
@@ -94,7 +99,17 @@ def _mount(name: str, scratch: Path) -> Optional[Controller]:
     return None
 
 
+def unmount_below(directory: Path) -> None:
+    """What a case that was killed had mounted."""
+    for where, _dummy, _dummy in reversed(_mounts()):
+        if where.startswith(f"{directory}/"):
+            subprocess.run(["umount", "-l", where], stderr=subprocess.DEVNULL, check=False)
+
+
 def release(controller: Controller) -> None:
+    if controller.enabled:
+        with contextlib.suppress(OSError):  # somebody else has come to use it
+            (controller.root / "cgroup.subtree_control").write_text("-memory")
     if controller.mounted:
         subprocess.run(["umount", str(controller.root)], stderr=subprocess.DEVNULL, check=False)
 

@@ -50,14 +50,14 @@ class Child:
         end = time.monotonic() + seconds
         while self.status is None:
             left = end - time.monotonic()
-            ready, _, _ = select.select([self._pipe], [], [], max(0.0, left))
+            ready = select.select([self._pipe], [], [], max(0.0, left))[0]
             if not ready:
                 return False
             piece = os.read(self._pipe, 65536)
             if piece:
                 self._data += piece
                 continue
-            _, self.status = os.waitpid(self.pid, 0)
+            self.status = os.waitpid(self.pid, 0)[1]
             os.close(self._pipe)
             self._decode()
         return True
@@ -80,7 +80,7 @@ class Child:
     def kill(self) -> None:
         if self.status is None:
             os.kill(self.pid, signal.SIGKILL)
-            _, self.status = os.waitpid(self.pid, 0)
+            _dummy, self.status = os.waitpid(self.pid, 0)
             os.close(self._pipe)
 
 

@@ -510,14 +510,14 @@ class Context:
                 pending.wait(max(0.0, end - time.monotonic()))
 
 
-def void(_: object) -> None:
+def void(_dummy: object) -> None:
     """For callbacks whose value nobody wants."""
 
 
 def reap_all() -> None:
     while True:
         try:
-            pid, _ = os.waitpid(-1, os.WNOHANG)
+            pid, _dummy = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
             return
         if pid == 0:

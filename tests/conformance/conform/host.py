@@ -116,6 +116,8 @@ def probe(options: Options, scratch: Path) -> Host:
         lacking["cli"] = "needs cuda-checkpoint"
     if not _has_checkpoint_functions(options.libcuda):
         lacking["checkpoint_functions"] = "needs a libcuda of driver 570 or newer"
+    if Path("/run/gpusim/host").exists():
+        lacking["real_gpu"] = "needs a real GPU"
     if not _is_kernel_thread(2):
         lacking["kernel_threads"] = "needs a PID namespace that shows kernel threads"
     if not _can(["unshare", "--pid", "--fork", "true"]):
@@ -146,7 +148,7 @@ def meta(host: Host, options: Options) -> Dict[str, Any]:
     return {
         "driver": host.driver,
         "cuda": host.cuda,
-        "gpus": [model for _, model, _ in host.gpus],
+        "gpus": [gpu[1] for gpu in host.gpus],
         "kernel": platform.release(),
         "machine": platform.machine(),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),

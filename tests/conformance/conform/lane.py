@@ -15,7 +15,7 @@ from typing import Any, Dict, List
 
 from . import backend, host, proc
 from .context import MARK, Context
-from .onecase import OutOfTime, _stop, become_subreaper
+from .onecase import OutOfTime, _stop, become_subreaper, end_with
 from .options import Options
 from .sequences import Step, generate
 from .workload import Process, Workload
@@ -129,6 +129,7 @@ def main() -> int:
     os.umask(0o022)
     become_subreaper()
     signal.signal(signal.SIGTERM, _stop)
+    end_with(spec["runner"])
     options = Options.from_json(spec["options"])
     driver = backend.make(spec["backend"], options.libcuda, options.cli)
     work = Path(spec["work"])

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Dict, List, Optional
 
+from . import cgroup
 from . import host as hosts
 from .compare import compare
 from .onecase import become_subreaper
@@ -111,6 +112,7 @@ def main(argv: Optional[List[str]] = None) -> int:
         print("run: stopped; everything it had started is ended", file=sys.stderr)
         return 130
     finally:
+        cgroup.unmount_below(scratch)
         shutil.rmtree(scratch, ignore_errors=True)
 
 
@@ -130,7 +132,7 @@ def _run(arguments: argparse.Namespace, cases: List[Case], recorded: Optional[Re
     options = Options(**{**options.to_json(), **_copies(options, scratch)})
     host = hosts.probe(options, scratch)
     if arguments.profile is None:
-        small = max(total for _, _, total in host.gpus) < 65536
+        small = max(total for _dummy, _dummy, total in host.gpus) < 65536
         options = Options(**{**options.to_json(), "profile": "sim" if small else "h200"})
     if arguments.gpus != "auto":
         host = hosts.limit_gpus(host, int(arguments.gpus))

@@ -59,7 +59,7 @@ def tool_output(text: str) -> Any:
     """A help text is reduced to its options, and to the line before it that says why it came."""
     if "--get-state" not in text or "--action" not in text:
         return text
-    first, _, rest = text.partition("\n")
+    first, _dummy, rest = text.partition("\n")
     return {"help": options_in(text)} if "utility" in first else {"help": options_in(rest), "first": first}
 
 

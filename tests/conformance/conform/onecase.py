@@ -20,7 +20,7 @@ from . import backend, host, registry
 from .context import MARK, Context, NotApplicable
 from .options import Options
 
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 class OutOfTime(BaseException):
@@ -35,6 +35,13 @@ def _stop(_number: int, _frame: Optional[FrameType]) -> None:
 def become_subreaper() -> None:
     """Orphans of the case, restored processes among them, become our children, so that their end can be read."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_with(runner: int) -> None:
+    """A runner that is killed takes its cases along: each is told to stop, and cleans up."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+    if os.getppid() != runner:
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def run(spec: Dict[str, Any]) -> Dict[str, Any]:
@@ -73,6 +80,7 @@ def main() -> int:
     os.umask(0o022)
     become_subreaper()
     signal.signal(signal.SIGTERM, _stop)
+    end_with(spec["runner"])
     answer = run(spec)
     result = Path(spec["result"])
     partial = result.with_name(result.name + ".partial")

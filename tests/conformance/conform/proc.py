@@ -66,7 +66,7 @@ def parse_maps(text: str) -> List[Mapping]:
         parts = line.split(None, 5)
         if len(parts) < 5:
             continue
-        start, _, end = parts[0].partition("-")
+        start, _dummy, end = parts[0].partition("-")
         found.append(Mapping(int(start, 16), int(end, 16), parts[5] if len(parts) > 5 else ""))
     return found
 

@@ -70,12 +70,10 @@ def dumps(recording: Recording) -> str:
     meta = json.dumps(recording.meta, indent=1).replace("\n", "\n ")
     return (
         f'{{\n "meta": {meta},\n'
-         f' "cases": {_section(recording.cases, "  ")},\n'
-         f' "real_only": {_section(recording.real_only, "  ")},\n'
-         f' "reasons": {json.dumps(recording.reasons, sort_keys=True)},\n'
-         ' "sequences": {'
-        + ("\n" + ",\n".join(sequences) + "\n " if sequences else "")
-        + "}\n}\n"
+        f' "cases": {_section(recording.cases, "  ")},\n'
+        f' "real_only": {_section(recording.real_only, "  ")},\n'
+        f' "reasons": {json.dumps(recording.reasons, sort_keys=True)},\n'
+        ' "sequences": {' + ("\n" + ",\n".join(sequences) + "\n " if sequences else "") + "}\n}\n"
     )
 
 

@@ -80,6 +80,7 @@ class Runner:
                 self.serial += 1
                 base = self.scratch / f"{self.serial:03d}-{name}-{one.name.replace('/', '-')}"
                 spec = {
+                    "runner": os.getpid(),
                     "case": one.name,
                     "backend": name,
                     "options": self.options.to_json(),
@@ -99,6 +100,7 @@ class Runner:
                 self.serial += 1
                 base = self.scratch / f"{self.serial:03d}-{name}-lane{lane}"
                 spec = {
+                    "runner": os.getpid(),
                     "backend": name,
                     "seed": seed,
                     "count": count,
@@ -258,6 +260,14 @@ class Runner:
 
     def _end(self, running: List[Job]) -> None:
         """Only where the run itself is being stopped: nothing stays."""
+        for job in running:
+            if job.process is not None:
+                job.process.send_signal(signal.SIGTERM)
+        end = time.monotonic() + 30
+        for job in running:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                if job.process is not None:
+                    job.process.wait(max(0.0, end - time.monotonic()))
         for job in running:
             if job.process is not None:
                 self._kill(job)

@@ -18,7 +18,7 @@ from typing import Dict, List, Optional, Type
 
 CONFORMANCE = Path(__file__).resolve().parent.parent
 TESTS = CONFORMANCE.parent
-FLEET = TESTS / "fleet" / "fleet"
+FLEET = TESTS / "fleet" / "fleet.py"
 BUILD = TESTS.parent / "build" / "conformance"
 
 # Small, so that a full GPU is quickly filled; slow enough that a call can be met at work.
@@ -52,6 +52,7 @@ def build_simulator(source: Path, layer: Path, quick: bool = False) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env=environment,
+        check=False,
     )
     if done.returncode != 0:
         raise ControlError(
@@ -128,6 +129,7 @@ class Fleet:
         self.count = hosts
         self.gpus = gpus
         self.hosts: List[Host] = []
+        self._guard: "Optional[subprocess.Popen[bytes]]" = None
 
     def _fleet(self, arguments: List[str]) -> "subprocess.CompletedProcess[bytes]":
         environment: Dict[str, str] = {**os.environ, "FLEET_DIR": str(self.directory)}
@@ -137,10 +139,19 @@ class Fleet:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env=environment,
+            check=False,
         )
 
     def __enter__(self) -> "Fleet":
         self.directory.mkdir(parents=True, exist_ok=True)
+        self._guard = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("guard.py")), sys.executable, str(FLEET), "down"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "FLEET_DIR": str(self.directory)},
+            start_new_session=True,
+        )
         done = self._fleet(
             [
                 "up",
@@ -151,6 +162,15 @@ class Fleet:
         if done.returncode != 0:
             self.down()
             raise ControlError(f"the hosts did not come up:\n{done.stdout.decode(errors='replace')}")
+        try:
+            self._fill()
+        except BaseException:
+            self.down()
+            raise
+        return self
+
+    def _fill(self) -> None:
+        """The cases and the recordings, on every host."""
         cases, recordings = BUILD / f"cases-{self.gpus}.tar", BUILD / f"recordings-{self.gpus}.tar"
         archive(TESTS, ["conformance"], cases)
         archive(self.recordings, ["."], recordings)
@@ -160,10 +180,11 @@ class Fleet:
             host.must(["mkdir", "-p", RECORDINGS_IN_HOST])
             host.push(recordings, RECORDINGS_IN_HOST)
             self.hosts.append(host)
-        return self
 
     def down(self) -> None:
         done = self._fleet(["down"])
+        if self._guard is not None:
+            self._guard.communicate(b"." if done.returncode == 0 else None)
         if done.returncode != 0:
             print(f"fleet down: status {done.returncode}: {done.stdout.decode(errors='replace')}", file=sys.stderr)
 

@@ -146,7 +146,7 @@ def fleets(hierarchies: Hierarchies) -> set[str]:
 
 def _tree(directory: Path) -> list[Path]:
     """The cgroup and all below it, the deepest first."""
-    return [Path(path) for path, _, _ in os.walk(directory, topdown=False)]
+    return [Path(path) for path, _dummy, _dummy in os.walk(directory, topdown=False)]
 
 
 def pids(directory: Path) -> list[int]:

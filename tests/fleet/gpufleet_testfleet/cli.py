@@ -137,7 +137,7 @@ def _on_host(directory: Directory, name: str, action: Callable[[Fleet, names.Hos
             action(fleet, host)
 
 
-def _interrupted(number: int, _: object) -> NoReturn:
+def _interrupted(number: int, _dummy: object) -> NoReturn:
     raise KeyboardInterrupt(number)
 
 

@@ -20,7 +20,7 @@ from .names import Host
 from .options import Options
 from .state import Directory, Fleet, read_json, write_atomically
 
-_EXECUTABLE = Path(__file__).resolve().parent.parent / "fleet"
+_EXECUTABLE = Path(__file__).resolve().parent.parent / "fleet.py"
 _FAILURE_LOG = "failed-up.log"
 
 

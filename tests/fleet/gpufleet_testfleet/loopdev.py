@@ -43,7 +43,7 @@ def attach(image: Path, name: str) -> int:
     backing = os.open(image, os.O_RDWR | os.O_CLOEXEC)
     try:
         info = _INFO.pack(0, 0, 0, 0, 0, 0, 0, 0, _AUTOCLEAR, name.encode(), b"", b"", 0, 0)
-        for _ in range(256):
+        for _dummy in range(256):
             device = _open_free(control)
             try:
                 fcntl.ioctl(device, _LOOP_CONFIGURE, _CONFIG.pack(backing, 0, info))

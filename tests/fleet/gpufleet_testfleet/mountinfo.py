@@ -28,7 +28,7 @@ def _unescape(text: str) -> str:
 def parse(text: str) -> list[Mount]:
     mounts = []
     for line in text.splitlines():
-        before, _, after = line.partition(" - ")
+        before, _dummy, after = line.partition(" - ")
         fields, tail = before.split(" "), after.split(" ")
         if len(fields) < 6 or len(tail) < 2:
             continue

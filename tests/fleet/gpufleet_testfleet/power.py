@@ -157,7 +157,7 @@ def execute(fleet: Fleet, host: Host, command: list[str]) -> NoReturn:
 
 def console(fleet: Fleet, host: Host, command: list[str]) -> NoReturn:
     """Straight into the host's namespaces, as a person at its keyboard."""
-    _, init = _running(fleet, host)
+    _dummy, init = _running(fleet, host)
     cgroups.HostCgroup(cgroups.find(), host).enter_console(0)
     argv = ["nsenter", f"--target={init}", "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--root", "--wd"]
     argv += ["--", *(command or ["/bin/bash", "-l"])]

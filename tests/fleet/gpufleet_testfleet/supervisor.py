@@ -101,7 +101,7 @@ class Supervisor:
         child: Callable[..., object] = boot.init_none if none else boot.init_systemd
         pid = boot.start(this, child, new_pid_namespace=none)  # type: ignore[arg-type]
         self.note("running")
-        _, status = os.waitpid(pid, 0)
+        _dummy, status = os.waitpid(pid, 0)
         self.cgroup.kill_host()  # what is left when nspawn was killed, or had come in from outside
         what, reason = ending(self.fleet.options.init, status)
         if what == "failed" and none:

@@ -28,6 +28,7 @@ KNOWN = {
     "jax",
     "sysctl",
     "kernel_threads",
+    "real_gpu",
 }
 
 

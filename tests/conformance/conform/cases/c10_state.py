@@ -59,7 +59,7 @@ def again(c: Context) -> None:
     """Three rounds on one process."""
     w = c.workload()
     c.remember_sum(w)
-    for _ in range(3):
+    for _dummy in range(3):
         c.suspend(w)
         c.resume(w)
         c.check_sum(w)
@@ -70,7 +70,7 @@ def again(c: Context) -> None:
 def lock_unlock(c: Context) -> None:
     w = c.workload()
     c.remember_sum(w)
-    for _ in range(3):
+    for _dummy in range(3):
         c.call("lock", w)
         c.call("unlock", w)
     c.whole(w)

@@ -64,7 +64,7 @@ def states(c: Context) -> None:
     c.remember_sum(w)
     good, wrong = c.identity_map(), ((UNKNOWN, UNKNOWN),)
     c.names._gpus.setdefault(UNKNOWN, "uuid of no gpu")
-    for _ in ("running", "locked"):
+    for _dummy in ("running", "locked"):
         c.call("restore", w, device_map=good, label="restore w1 map identity")
         c.call("restore", w, device_map=wrong, label="restore w1 map unknown")
         if c.state(w) == "running":

@@ -149,7 +149,7 @@ def plain_parked(c: Context) -> None:
 def parked_twice(c: Context) -> None:
     w = c.workload(kind="polling")
     c.remember_sum(w)
-    for _ in range(2):
+    for _dummy in range(2):
         c.call("lock", w)
         c.park(w)
         c.unpark(w)

@@ -16,6 +16,7 @@ from ..child import Child
 from ..context import Context
 from ..registry import case
 from ..workload import Workload
+from .c40_kinds import long_workload
 
 WORKLOADS = Path(__file__).resolve().parent.parent.parent / "workloads"
 TORCH, JAX = "needs PyTorch", "needs JAX"
@@ -130,6 +131,31 @@ def jax_holder_killed(c: Context) -> None:
     c.unpark(w)
     c.note("let go, eight seconds later", w.wait_death(8))
     c.whole(w)
+
+
+@case(
+    "real/long-kernel-checkpoint",
+    requires=["real_gpu"],
+    real_only="looks for an event that was seen once on a real driver",
+    seconds=300,
+    slow=True,
+)
+def long_kernel_checkpoint(c: Context) -> None:
+    """A thread waits in a synchronous copy behind a long kernel while the process is locked and checkpointed. Once the
+    workload ended with a CUDA error after the unlock: three rounds, each watched until the counter has moved."""
+    w = long_workload(c)
+    for number in (1, 2, 3):
+        c.in_kernel(w)
+        c.call("lock", w)
+        for op in ("checkpoint", "restore", "unlock"):
+            c.call(op, w, reread=op != "unlock")
+        at, end = w.counter(), time.monotonic() + 4 * c.size.kernel_ms / 1000 + 5
+        while w.counter() == at and w.death() == "alive" and time.monotonic() < end:
+            time.sleep(0.05)
+        how = w.death()
+        c.note(f"round {number}", how, counter="moved" if w.counter() != at else "stood")
+        if how != "alive":
+            break
 
 
 @case("park/holder-killed", seconds=240, slow=True)

@@ -33,7 +33,7 @@ def reap() -> list[int]:
     ended: list[int] = []
     while True:
         try:
-            pid, _ = os.waitpid(-1, os.WNOHANG)
+            pid, _dummy = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
             return ended
         if pid == 0:
@@ -65,7 +65,7 @@ def end_all() -> None:
 def main() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, WAITED)
     if os.access(SETUP, os.X_OK):
-        _, status = os.waitpid(start([SETUP]), 0)
+        _dummy, status = os.waitpid(start([SETUP]), 0)
         if status != 0:
             sys.exit(f"init: {SETUP} ended with status {os.waitstatus_to_exitcode(status)}")
     os.makedirs("/run/sshd", mode=0o755, exist_ok=True)

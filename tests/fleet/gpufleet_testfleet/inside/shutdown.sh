@@ -42,5 +42,6 @@ cancel
 if [ "$minutes" -eq 0 ]; then
     exec kill -"$signal" 1
 fi
+# shellcheck disable=SC2016  # it is the inner shell that expands them
 setsid sh -c 'sleep "$1"; kill -"$2" 1' sh $((minutes * 60)) "$signal" </dev/null >/dev/null 2>&1 &
 echo $! >"$PENDING"

@@ -1,0 +1,13 @@
+# Copyright (c) 2026, gpufleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Deliberately wrong simulators, each to be caught by the cases named for it: see README.md beside this file."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.conformance.control.checking import main
+
+sys.exit(main("mutate", sys.argv[1:]))
