@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from .options import DEFAULT_MODEL, DRIVERS, INITS, Options, parse_settings
 from .state import Directory, Fleet, Lock, load
 
 _CHECKOUT = Path(__file__).resolve().parents[3]
+_PREFIX = re.compile(r"[a-z][a-z0-9]{0,15}-")
 
 _EPILOG = """\
 The fleet's directory is build/fleet of the checkout; FLEET_DIR overrides it. In it: inventory.yml for Ansible, ssh, scp
@@ -31,6 +33,8 @@ Needs root, and the Debian packages in tests/fleet/apt-packages.txt.
 
 
 def fleet_directory() -> Path:
+    if not _PREFIX.fullmatch(names.PREFIX):
+        raise FleetError("FLEET_PREFIX: expected 1 to 16 lower case letters and digits, a letter first")
     path = Path(os.environ.get("FLEET_DIR") or _CHECKOUT / "build/fleet")
     if "\n" in str(path):
         raise FleetError("FLEET_DIR: a line break in a path can't be written into an inventory")

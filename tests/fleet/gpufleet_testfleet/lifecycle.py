@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -16,12 +17,13 @@ from pathlib import Path
 from . import base, cgroups, commands, disk, inventory, layer, machine, network, ready, seed, sweep
 from .boot import PATH
 from .errors import FleetError
-from .names import Host
+from .names import PREFIX, Host
 from .options import Options
 from .state import Directory, Fleet, read_json, write_atomically
 
 _EXECUTABLE = Path(__file__).resolve().parent.parent / "fleet.py"
 _FAILURE_LOG = "failed-up.log"
+_ENTER_SECONDS = 30.0
 
 
 def _say(text: str) -> None:
@@ -51,7 +53,12 @@ def launch(fleet: Fleet, host: Host) -> None:
     files = fleet.directory.host(host)
     boots = (read_json(files.run) or {}).get("boots", 0)
     write_atomically(files.run, json.dumps({"phase": "starting", "boots": boots}) + "\n")
-    environment = {"PATH": os.environ.get("PATH", PATH), "FLEET_DIR": str(fleet.directory.path), "LC_ALL": "C"}
+    environment = {
+        "PATH": os.environ.get("PATH", PATH),
+        "FLEET_DIR": str(fleet.directory.path),
+        "FLEET_PREFIX": PREFIX.removesuffix("-"),
+        "LC_ALL": "C",
+    }
     with open(files.log, "ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", str(_EXECUTABLE), "_supervise", host.name],
@@ -64,6 +71,25 @@ def launch(fleet: Fleet, host: Host) -> None:
             pass_fds=commands.KEEP,
         )
     process.returncode = 0  # not ours to wait for: it goes on when this command ends
+
+
+class _Unseen:
+    """Children that no sweep would find yet: supervisors just started, before they enter their cgroup.
+
+    Each child has the write end of a pipe until it has entered, or ended. An interrupt may come between the start of
+    a child and the moment when we know its PID, so a list of PIDs would not do.
+    """
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe2(os.O_CLOEXEC)
+        commands.KEEP.append(self._write)
+
+    def wait(self) -> None:
+        """Until there are none. No child is started after this."""
+        commands.KEEP.remove(self._write)
+        os.close(self._write)
+        select.select([self._read], [], [], _ENTER_SECONDS)
+        os.close(self._read)
 
 
 def _create(fleet: Fleet, template: Path) -> None:
@@ -100,10 +126,12 @@ def up(directory: Directory, options: Options) -> None:
     fleet.save()
     for line in machine.register(directory.fleet, directory.path, options.init == "systemd"):
         _say(line)
+    unseen = _Unseen()
     try:
         _create(fleet, template)
         done = ready.wait(fleet, fleet.hosts, began)
     except BaseException:
+        unseen.wait()
         logs = _logs(fleet)
         _remove(directory)
         (directory.path / _FAILURE_LOG).write_text(logs)

@@ -6,16 +6,18 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-PREFIX = "gpufleet-"
+# Fleets under another FLEET_PREFIX do not see each other: destroy-all leaves them alone.
+PREFIX = os.environ.get("FLEET_PREFIX", "gpufleet") + "-"
 CONTROL_ADDRESS = "10.77.0.1"
 PREFIX_LENGTH = 24
 MAX_HOSTS = 64
 
-_OWNED = re.compile(rf"{PREFIX}([0-9a-f]{{8}})(?:-(h[0-9]+))?")
+_OWNED = re.compile(rf"{re.escape(PREFIX)}([0-9a-f]{{8}})(?:-(h[0-9]+))?")
 
 
 def fleet_id(directory: Path) -> str:

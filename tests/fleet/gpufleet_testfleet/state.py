@@ -18,7 +18,7 @@ from . import commands, names
 from .errors import FleetError
 from .options import Options
 
-RUN = Path("/run/gpufleet-checkpoint")
+RUN = Path("/run", f"{names.PREFIX}checkpoint")
 _WAIT = 600.0
 
 

@@ -144,7 +144,10 @@ def taken(c: Context, w: Workload) -> int:
     """Suspends w1; what the GPU had free before and after tells what it needs to come back."""
     before = c.free_mib()
     c.suspend(w)
-    return c.free_mib() - before
+    need = c.free_mib() - before
+    if need < w.mib:
+        raise RuntimeError(f"{w.name} holds {w.mib} MiB, but {need} MiB became free: somebody else is on this GPU")
+    return need
 
 
 def squeeze(c: Context, share: float, extra: int) -> tuple[Workload, Workload, int]:
