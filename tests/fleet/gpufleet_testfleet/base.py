@@ -102,8 +102,10 @@ def ensure(disk_mib: int) -> tuple[Path, Path]:
         except BlockingIOError:
             print("base image: another process is building it; waiting", file=sys.stderr)
             fcntl.flock(lock, fcntl.LOCK_EX)
-        for leftover in (*cache.glob(".build-*"), *cache.glob(".old-*")):
+        for leftover in (*cache.glob(".build-*"), *cache.glob(".old-*"), *cache.glob("base-*/disk-*.stage")):
             shutil.rmtree(leftover)
+        for unfinished in cache.glob("base-*/disk-*.partial"):
+            unfinished.unlink()
         if not image.exists():
             started = time.monotonic()
             print(f"base image: building Debian {recipe.SUITE} in {cache} (once, about a minute)", file=sys.stderr)

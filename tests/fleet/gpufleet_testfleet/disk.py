@@ -39,7 +39,11 @@ def make_template(var: Path, size_mib: int, image: Path) -> None:
             text=True,
         )
     except subprocess.CalledProcessError as error:
+        partial.unlink(missing_ok=True)
         raise FleetError(f"disk template of {size_mib} MiB: mkfs.ext4 failed: {error.stderr.strip()}") from error
+    except BaseException:  # an interrupt, too: the file is in the cache that all fleets share
+        partial.unlink(missing_ok=True)
+        raise
     finally:
         shutil.rmtree(stage, ignore_errors=True)
     partial.rename(image)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from .errors import FleetError
@@ -16,9 +17,15 @@ DRIVERS = ("535", "550", "555", "570", "580", "590")
 INITS = ("systemd", "none")
 DEFAULT_MODEL = "NVIDIA H200"
 MIN_DISK_MIB = 256
+MAX_DISK_MIB = 1 << 24  # what ext4 takes
+MAX_VRAM_MIB = 1 << 24
+
+# Keys of gpusim.conf that --set takes, with the highest value of a number; None: a text.
+SETTINGS = {"seed": None, "context_mib": 1 << 24, "host_overhead_mib": 1 << 20, "copy_mib_per_s": 1 << 24}
+# Keys that have an option of their own.
+_OPTIONS = {"driver": "--driver", "gpus": "--gpus", "vram_mib": "--vram", "model": "--model"}
 
 _FULL_VERSION = re.compile(r"(\d{3})(\.\d+){1,3}")
-_KEY = re.compile(r"[a-z][a-z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -40,10 +47,12 @@ class Options:
             raise FleetError(f"--hosts {self.hosts}: a fleet has 1 to {MAX_HOSTS} hosts")
         if not 0 <= self.gpus <= 64:
             raise FleetError(f"--gpus {self.gpus}: a host has 0 to 64 GPUs")
-        if self.vram < 1:
-            raise FleetError(f"--vram {self.vram}: a GPU has at least 1 MiB of memory")
-        if self.disk < MIN_DISK_MIB:
-            raise FleetError(f"--disk {self.disk}: a host needs a disk of at least {MIN_DISK_MIB} MiB")
+        if not 1 <= self.vram <= MAX_VRAM_MIB:
+            raise FleetError(f"--vram {self.vram}: a GPU has 1 to {MAX_VRAM_MIB} MiB of memory")
+        if not MIN_DISK_MIB <= self.disk <= MAX_DISK_MIB:
+            raise FleetError(f"--disk {self.disk}: a host has a disk of {MIN_DISK_MIB} to {MAX_DISK_MIB} MiB")
+        if self.sim is not None and not Path(self.sim).is_dir():
+            raise FleetError(f"--sim {self.sim}: no such directory")
         if self.init not in INITS:
             raise FleetError(f"--init {self.init}: unknown, choose one of {', '.join(INITS)}")
         full = _FULL_VERSION.fullmatch(self.driver)
@@ -52,11 +61,10 @@ class Options:
                 f"--driver {self.driver}: unknown driver version; known are {', '.join(DRIVERS)},"
                 " or a full version of one of these such as 580.159.04"
             )
-        for key, value in {"model": self.model, **self.settings}.items():
-            if not _KEY.fullmatch(key):
-                raise FleetError(f"--set {key}=...: a key is lower case letters, digits and underscores")
-            if "\n" in value or "\0" in value:
-                raise FleetError(f"--set {key}: a value is one line")
+        if "\n" in self.model or "\0" in self.model:
+            raise FleetError("--model: a name is one line")
+        for key, value in self.settings.items():
+            _check_setting(key, value)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -64,6 +72,18 @@ class Options:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Options:
         return cls(**data)
+
+
+def _check_setting(key: str, value: str) -> None:
+    if key in _OPTIONS:
+        raise FleetError(f"--set {key}: use {_OPTIONS[key]}")
+    if key not in SETTINGS:
+        raise FleetError(f"--set {key}: unknown; known are {', '.join(SETTINGS)}")
+    highest = SETTINGS[key]
+    if highest is not None and not (value.isascii() and value.isdigit() and int(value) <= highest):
+        raise FleetError(f"--set {key}={value}: not a number from 0 to {highest}")
+    if "\n" in value or "\0" in value:
+        raise FleetError(f"--set {key}: a value is one line")
 
 
 def parse_settings(words: list[str]) -> dict[str, str]:

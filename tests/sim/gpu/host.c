@@ -38,7 +38,7 @@ static void take(struct host *host, const char *key, const char *value) {
     else if (!strcmp(key, "model"))
         snprintf(host->model, sizeof host->model, "%s", value);
     else if (!strcmp(key, "gpus"))
-        host->gpu_count = atoi(value);
+        host->gpu_count = atoi(value) > GPUSIM_MAX_GPUS ? GPUSIM_MAX_GPUS : atoi(value);
     else if (!strcmp(key, "vram_mib"))
         host->vram_bytes = strtoull(value, NULL, 10) * mib;
     else if (!strcmp(key, "context_mib"))
