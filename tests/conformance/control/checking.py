@@ -139,7 +139,12 @@ def chosen(globs: Sequence[str]) -> List[Mutation]:
 
 
 def _parser(program: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=program, description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog=program,
+        description=__doc__
+        if program == "check"
+        else "Only the mutations: simulators with one rule broken; each has to be caught.",
+    )
     parser.add_argument("--recordings", type=Path, default=RECORDINGS, metavar="DIR")
     parser.add_argument("--mutation", action="append", default=[], metavar="GLOB", help="only these mutations")
     parser.add_argument("--list", action="store_true", help="list the mutations and end")
