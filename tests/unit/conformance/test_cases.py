@@ -26,6 +26,7 @@ KNOWN = {
     "freezer_cgroup",
     "torch",
     "jax",
+    "cupy",
     "sysctl",
     "kernel_threads",
     "real_gpu",

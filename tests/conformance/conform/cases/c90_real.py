@@ -19,7 +19,7 @@ from ..workload import Workload
 from .c40_kinds import long_workload
 
 WORKLOADS = Path(__file__).resolve().parent.parent.parent / "workloads"
-TORCH, JAX = "needs PyTorch", "needs JAX"
+TORCH, JAX, CUPY = "needs PyTorch", "needs JAX", "needs CuPy"
 
 
 def framework(c: Context, script: str, mib: int, **env: str) -> Workload:
@@ -43,6 +43,16 @@ def framework(c: Context, script: str, mib: int, **env: str) -> Workload:
     return w
 
 
+def through_criu(c: Context, w: Workload) -> None:
+    """Suspend, to disk and back, resume."""
+    c.suspend(w)
+    c.dump(w)
+    c.gone(w)
+    c.undump(w)
+    c.resume(w)
+    c.whole(w)
+
+
 @case("real/torch-plain", requires=["torch"], backends=["libcuda"], real_only=TORCH, slow=True, seconds=300)
 def torch_plain(c: Context) -> None:
     """PyTorch survives a plain suspend that lasts."""
@@ -59,13 +69,26 @@ def torch_plain(c: Context) -> None:
     "real/torch-criu", requires=["torch", "criu", "root"], backends=["libcuda"], real_only=TORCH, slow=True, seconds=300
 )
 def torch_criu(c: Context) -> None:
-    w = framework(c, "torch_worker.py", 512)
-    c.suspend(w)
-    c.dump(w)
-    c.gone(w)
-    c.undump(w)
-    c.resume(w)
-    c.whole(w)
+    through_criu(c, framework(c, "torch_worker.py", 512))
+
+
+@case(
+    "real/torch-expandable-segments",
+    requires=["torch", "criu", "root"],
+    backends=["libcuda"],
+    real_only=TORCH,
+    slow=True,
+    seconds=300,
+)
+def torch_expandable(c: Context) -> None:
+    """PyTorch's allocator over virtual memory management."""
+    setting = "expandable_segments:True"
+    through_criu(c, framework(c, "torch_worker.py", 512, PYTORCH_ALLOC_CONF=setting, PYTORCH_CUDA_ALLOC_CONF=setting))
+
+
+@case("real/cupy-criu", requires=["cupy", "criu", "root"], backends=["libcuda"], real_only=CUPY, slow=True, seconds=300)
+def cupy_criu(c: Context) -> None:
+    through_criu(c, framework(c, "cupy_worker.py", 512))
 
 
 @case("real/jax-plain", requires=["jax"], backends=["libcuda"], real_only=JAX, slow=True, seconds=300)
