@@ -1,29 +1,23 @@
 # Copyright (c) 2026, gpufleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""torch_worker.py OUT MIB: PyTorch, the protocol of gpusim-workload (OUT counts, OUT.verify, OUT.sum, OUT.pid)."""
+"""torch_worker.py OUT MIB: PyTorch."""
 
 import importlib
-import os
 import sys
-import time
+
+from protocol import serve
 
 torch = importlib.import_module("torch")
 
 out, mib = sys.argv[1], int(sys.argv[2])
 memory = torch.arange(mib * 1024 * 1024 // 8, dtype=torch.int64, device="cuda") * 2654435761
 counter = torch.zeros(1, dtype=torch.int64, device="cuda")
-with open(out + ".pid", "w") as stream:
-    stream.write(f"{os.getpid()}\n")
-stream = open(out, "w")
-while True:
-    counter += 1
-    stream.seek(0)
-    stream.write(f"{int(counter.item())}\n")
-    stream.flush()
-    if os.path.exists(out + ".verify"):
-        with open(out + ".sum.partial", "w") as answer:
-            answer.write(f"{int(memory.sum().item()) & 0xFFFFFFFFFFFFFFFF:x}\n")
-        os.rename(out + ".sum.partial", out + ".sum")
-        os.unlink(out + ".verify")
-    time.sleep(0.02)
+
+
+def count() -> int:
+    counter.add_(1)
+    return int(counter.item())
+
+
+serve(out, count, lambda: int(memory.sum().item()))

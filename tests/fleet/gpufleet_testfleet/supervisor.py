@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 from . import base, boot, cgroups, disk, linux
 from .errors import FleetError
@@ -98,8 +99,8 @@ class Supervisor:
         self.note("starting")
         this = boot.Boot(self.host, self.directory, self.cgroup, str(uuid.uuid4()))
         none = self.fleet.options.init == "none"
-        child: Callable[..., object] = boot.init_none if none else boot.init_systemd
-        pid = boot.start(this, child, new_pid_namespace=none)  # type: ignore[arg-type]
+        child: Callable[[boot.Boot, Callable[[], None]], NoReturn] = boot.init_none if none else boot.init_systemd
+        pid = boot.start(this, child, new_pid_namespace=none)
         self.note("running")
         _dummy, status = os.waitpid(pid, 0)
         self.cgroup.kill_host()  # what is left when nspawn was killed, or had come in from outside

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Dict
+
 from tests.conformance.conform.evidence import nccl_of, of_process, rss_class
 from tests.conformance.conform.proc import (
     MIB,
@@ -26,8 +28,8 @@ MAPS = """\
 """
 
 
-def running(**changes: object) -> Snapshot:
-    values = {
+def running(**changes: Any) -> Snapshot:
+    values: Dict[str, Any] = {
         "pid": 100,
         "state": "S",
         "rss_anon": 300 * MIB,
@@ -35,7 +37,7 @@ def running(**changes: object) -> Snapshot:
         "mappings": tuple(parse_maps(MAPS)),
         "sockets": ("@cuda-uvmfd-4026531836-100",),
     }
-    return Snapshot(**{**values, **changes})  # type: ignore[arg-type]
+    return Snapshot(**{**values, **changes})
 
 
 def test_maps_keep_paths_with_blanks_and_anonymous_ranges() -> None:

@@ -9,6 +9,7 @@ import os
 import pwd
 import signal
 import time
+from typing import Any
 
 from .. import proc
 from ..context import Context
@@ -25,9 +26,9 @@ def nobody() -> int:
         return 65534
 
 
-def every_call(c: Context, target: Process, **how: object) -> None:
+def every_call(c: Context, target: Process, **how: Any) -> None:
     for op in ALL:
-        c.call(op, target, reread=False, **how)  # type: ignore[arg-type]
+        c.call(op, target, reread=False, **how)
 
 
 @case("who/not-cuda")

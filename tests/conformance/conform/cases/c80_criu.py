@@ -9,6 +9,7 @@ import hashlib
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 from .. import proc
 from ..context import Context
@@ -36,8 +37,8 @@ def intact(c: Context, w: Workload) -> None:
     c.note(f"intact {w.name}", w.death(), c.state(w), run=seen.run_class, traced=seen.tracer != 0)
 
 
-def suspended(c: Context, **how: object) -> Workload:
-    w = c.workload(**how)  # type: ignore[arg-type]
+def suspended(c: Context, **how: Any) -> Workload:
+    w = c.workload(**how)
     c.remember_sum(w)
     c.suspend(w)
     return w
