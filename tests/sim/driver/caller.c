@@ -52,7 +52,7 @@ static CUresult find_control(int pid, uintptr_t *address) {
     if (own_offset(&offset)) return CUDA_ERROR_OPERATING_SYSTEM;
     snprintf(path, sizeof path, "/proc/%d/maps", pid);
     FILE *file = fopen(path, "re");
-    /* a process without memory: a zombie, or a thread of the kernel (ESRCH since Linux 6.16) */
+    /* a process without memory: a zombie, or a thread of the kernel (ESRCH, on current kernels) */
     if (!file) return errno == ESRCH ? CUDA_ERROR_NOT_INITIALIZED : CUDA_ERROR_OPERATING_SYSTEM;
     while (fgets(line, sizeof line, file)) {
         if (!strstr(line, "/libcuda.so")) continue;
