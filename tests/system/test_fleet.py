@@ -405,6 +405,7 @@ def test_a_host_of_its_own(either: Fleet) -> None:
     for identity in ("cat /etc/machine-id", "cat /etc/ssh/ssh_host_ed25519_key.pub"):
         assert either.sh("h1", identity) != either.sh("h2", identity)
     assert either.sh("h1", "findmnt -n -o FSTYPE /var") == "ext4"
+    # ip fails, as it should; what it says is looked at
     assert either.sh("h1", "ip route get 192.0.2.1 2>&1 || true").endswith("Network is unreachable")
     assert either.sh("h1", "getent hosts h2").split()[0] == str(either.hosts()["h2"]["address"])
     for path in (str(either.directory), str(ROOT)):
@@ -482,7 +483,7 @@ def test_cgroups_of_a_host(plain: Fleet) -> None:
     for try in $(seq 100); do grep -q 'frozen 1' $v2/cold/cgroup.events && break; sleep 0.05; done
     grep frozen $v2/cold/cgroup.events
     echo 0 > $v2/cold/cgroup.freeze; kill $!; wait $! || true; rmdir $v2/cold
-    """
+    """  # wait gives the status of the killed sleep
     said = plain.sh("h1", script).splitlines()
     assert "Killed" in said and "not limited" not in said
     assert "frozen 1" in said

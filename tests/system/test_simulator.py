@@ -124,6 +124,7 @@ def test_polling_workload_dies_of_a_plain_suspend(h1: Host) -> None:
     pid = h1.sh("until [ -s poll ]; do sleep 0.05; done; cat poll.pid")
     h1.act("lock", pid)
     assert h1.sh("sleep 1; ls poll.rc 2>/dev/null || echo alive") == "alive"
+    # the process may die before or after the answer: either status is right, its end is asserted below
     h1.sh(f"cuda-checkpoint --action checkpoint --pid {pid} 2>/dev/null || true")
     assert h1.sh("until [ -s poll.rc ]; do sleep 0.05; done; cat poll.rc") == "139"  # 128 + SIGSEGV
 

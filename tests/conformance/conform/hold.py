@@ -148,6 +148,16 @@ class Hold:
                 return reply
         return None
 
+    def play(self, steps: List[Callable[[], Pending]], seconds: float) -> List[Optional[Reply]]:
+        """One call after the other while only the restore thread runs, up to the first that gives no answer."""
+        self.go()
+        replies: List[Optional[Reply]] = []
+        for step in steps:
+            replies.append(self.during(step, seconds))
+            if replies[-1] is None:
+                break
+        return replies
+
     def settle(self) -> None:
         """Stop the restore thread and its children at a stop from which a detach swallows no signal."""
         for tid in [self.restore_tid, *sorted(self.created)]:
@@ -192,34 +202,37 @@ def _describe(pid: int, tid: int) -> str:
     return f"state {_task_state(pid, tid)}; " + "; ".join(words)
 
 
+def _results(replies: List[Optional[Reply]]) -> List[object]:
+    return [None if reply is None else reply.result for reply in replies]
+
+
+def _answers(replies: List[Optional[Reply]]) -> List[object]:
+    return [
+        None if reply is None else {"result": reply.result, "ok": reply.ok, "value": reply.value} for reply in replies
+    ]
+
+
 def suspend(pid: int, restore_tid: int, checkpoint: Callable[[], Pending], seconds: float) -> List[object]:
     """The process is locked already. [result of checkpoint]; the process is left parked."""
     hold = Hold(pid, restore_tid, seconds)
     hold.stop()
     hold.seize()
-    hold.go()
-    reply = hold.during(checkpoint, seconds)
+    replies = hold.play([checkpoint], seconds)
     hold.settle()
     os.kill(pid, signal.SIGSTOP)  # a SIGCONT from elsewhere has cancelled the first one
     hold.detach()
-    return [None if reply is None else reply.result]
+    return _results(replies)
 
 
 def resume(pid: int, restore_tid: int, steps: List[Callable[[], Pending]], seconds: float) -> List[object]:
     """Restore and unlock of a parked process: SIGCONT comes last."""
     hold = Hold(pid, restore_tid, seconds)
     hold.seize()
-    hold.go()
-    results: List[object] = []
-    for step in steps:
-        reply = hold.during(step, seconds)
-        results.append(None if reply is None else reply.result)
-        if reply is None:
-            break
+    replies = hold.play(steps, seconds)
     hold.settle()
     os.kill(pid, signal.SIGCONT)
     hold.detach()
-    return results
+    return _results(replies)
 
 
 def alone(pid: int, restore_tid: int, steps: List[Callable[[], Pending]], seconds: float) -> List[object]:
@@ -227,32 +240,22 @@ def alone(pid: int, restore_tid: int, steps: List[Callable[[], Pending]], second
     hold = Hold(pid, restore_tid, seconds * (len(steps) + 1))
     hold.stop()
     hold.seize()
-    hold.go()
-    answers: List[object] = []
-    for step in steps:
-        reply = hold.during(step, seconds)
-        answers.append(None if reply is None else {"result": reply.result, "ok": reply.ok, "value": reply.value})
-        if reply is None:
-            break
+    replies = hold.play(steps, seconds)
     hold.settle()
     os.kill(pid, signal.SIGCONT)
     hold.detach()
-    return answers
+    return _answers(replies)
 
 
 def finish(pid: int, restore_tid: int, steps: List[Callable[[], Pending]], seconds: float) -> List[object]:
     """Of a process that is stopped already: make these calls while only the restore thread runs, leave it stopped."""
     hold = Hold(pid, restore_tid, seconds)
     hold.seize()
-    hold.go()
-    answers: List[object] = []
-    for step in steps:
-        reply = hold.during(step, seconds)
-        answers.append(None if reply is None else {"result": reply.result, "ok": reply.ok, "value": reply.value})
+    replies = hold.play(steps, seconds)
     hold.settle()
     os.kill(pid, signal.SIGSTOP)
     hold.detach()
-    return answers
+    return _answers(replies)
 
 
 def watch(pid: int, seconds: float) -> None:

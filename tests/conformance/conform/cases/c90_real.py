@@ -136,10 +136,8 @@ def jax_parked_criu(c: Context) -> None:
     c.whole(w)
 
 
-@case("real/jax-holder-killed", requires=["jax"], backends=["libcuda"], real_only=JAX, slow=True, seconds=400)
-def jax_holder_killed(c: Context) -> None:
-    """The holder is killed while it checkpoints: the process stays stopped; a second holder brings it to an end."""
-    w = framework(c, "jax_worker.py", 2048)
+def lose_holder(c: Context, w: Workload, later: str, seconds: float) -> None:
+    """The first holder is killed at work; a second one reads the state again and, `seconds` later, resumes."""
     tid = c.restore_tid(w)
     c.call("lock", w)
     patience = c.size.patience_for(w.mib)
@@ -149,9 +147,16 @@ def jax_holder_killed(c: Context) -> None:
     time.sleep(0.5)
     c.note("the holder is dead", w.death(), run=proc.snapshot(w.pid).run_class)
     c.held_reread(w, tid)
-    c.note("a minute later", w.wait_death(30), run=proc.snapshot(w.pid).run_class)
+    c.note(later, w.wait_death(seconds), run=proc.snapshot(w.pid).run_class)
     w.__dict__["restore_tid"] = tid
     c.unpark(w)
+
+
+@case("real/jax-holder-killed", requires=["jax"], backends=["libcuda"], real_only=JAX, slow=True, seconds=400)
+def jax_holder_killed(c: Context) -> None:
+    """The holder is killed while it checkpoints: the process stays stopped; a second holder brings it to an end."""
+    w = framework(c, "jax_worker.py", 2048)
+    lose_holder(c, w, "a minute later", 60)
     c.note("let go, eight seconds later", w.wait_death(8))
     c.whole(w)
 
@@ -186,18 +191,7 @@ def holder_killed(c: Context) -> None:
     """The same with a polling workload: the holder dies in the middle of the checkpoint, nothing is lost."""
     w = c.workload(kind="polling", mib=c.size.big)
     c.remember_sum(w)
-    tid = c.restore_tid(w)
-    c.call("lock", w)
-    patience = c.size.patience_for(w.mib)
-    first = Child(lambda: hold.suspend(w.pid, tid, c.starter("checkpoint", w), patience))
-    c.note("the holder is at work", c.at_work("checkpoint", first, w))
-    first.kill()
-    time.sleep(0.3)
-    c.note("the holder is dead", w.death(), run=proc.snapshot(w.pid).run_class)
-    c.held_reread(w, tid)
-    c.note("some seconds later", w.wait_death(4), run=proc.snapshot(w.pid).run_class)
-    w.__dict__["restore_tid"] = tid
-    c.unpark(w)
+    lose_holder(c, w, "some seconds later", 4)
     c.note("let go, two seconds later", w.wait_death(2))
     c.whole(w)
     w.signal(signal.SIGTERM)
