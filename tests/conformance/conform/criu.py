@@ -69,12 +69,16 @@ class Criu:
         log = self.scratch / f"dump-{images.name}-{time.monotonic_ns()}.log"
         return self._finish(self._start(["dump", "-t", str(pid), *(extra or [])], images, log), log, seconds)
 
-    def dump_killed(self, pid: int, images: Path, after: float) -> bool:
-        """SIGKILL in the middle; True when it was still at work then."""
+    def dump_killed(self, pid: int, images: Path, seconds: float) -> bool:
+        """SIGKILL once it has begun to write memory; True when it was still at work then."""
         images.mkdir(parents=True, exist_ok=True)
         log = self.scratch / f"dump-{images.name}-{time.monotonic_ns()}.log"
         process = self._start(["dump", "-t", str(pid)], images, log)
-        time.sleep(after)
+        end = time.monotonic() + seconds
+        while process.poll() is None and time.monotonic() < end:
+            if any(pages.stat().st_size for pages in images.glob("pages-*.img")):
+                break
+            time.sleep(0.001)
         alive = process.poll() is None
         if alive:
             os.killpg(process.pid, signal.SIGKILL)

@@ -112,13 +112,7 @@ def leave_running(c: Context) -> None:
 def killed(c: Context) -> None:
     """criu is killed half way: the process is not stopped, not traced, still checkpointed."""
     w = suspended(c, mib=c.size.big)
-    at_work = False
-    for after in (0.25, 0.1, 0.05, 0.02):
-        at_work = Criu(c.options.criu, c.work).dump_killed(w.pid, c.work / f"image-{after}", after)
-        if at_work:
-            break
-        if w.death() != "alive":
-            break
+    at_work = Criu(c.options.criu, c.work).dump_killed(w.pid, c.work / "image", c.size.patience_for(w.mib))
     c.note("criu dump is killed at work", at_work)
     time.sleep(0.5)
     intact(c, w)
