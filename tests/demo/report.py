@@ -23,6 +23,7 @@ class Look:
     counter: int
     state: str
     start_time: int
+    stopped: bool
     vram_mib: int
 
 
@@ -41,6 +42,11 @@ def start_time(stat: str) -> int:
     return int(stat.rpartition(")")[2].split()[19])
 
 
+def is_stopped(stat: str) -> bool:
+    """By job control, or held by a tracer."""
+    return stat.rpartition(")")[2].split()[0] in "Tt"
+
+
 def vram_of(pid: int, apps: list[str]) -> int:
     """0 for a process that nvidia-smi does not list: it holds no GPU memory."""
     rows = [[int(cell) for cell in line.split(",")] for line in apps if line.strip()]
@@ -56,6 +62,7 @@ def jobs_of(seen: dict[str, Any]) -> list[Job]:
                 counter=int(look["counters"][index]),
                 state=look["states"][index],
                 start_time=start_time(look["stats"][index]),
+                stopped=is_stopped(look["stats"][index]),
                 vram_mib=vram_of(pid, look["apps"]),
             )
             for moment, look in seen["seen"].items()
@@ -76,7 +83,11 @@ def problems_of(job: Job) -> list[str]:
     ]
     if before.vram_mib <= 0:
         found.append("held no GPU memory while it ran")
+    if after.stopped:
+        found.append("is still stopped")
     for look in (suspended, still):
+        if not look.stopped:
+            found.append("was not stopped while suspended")
         if look.vram_mib:
             found.append(f"held {look.vram_mib} MiB of GPU memory while suspended")
     if after.vram_mib != before.vram_mib:

@@ -3,83 +3,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The simulated driver on real hosts: what each version offers, and that its processes go through a real CRIU."""
 
-import os
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-
-if os.geteuid() != 0:
-    pytest.fail(f"{Path(__file__).name} needs root: it brings up test hosts; run it with sudo", pytrace=False)
-
-
-class Host:
-    """One host of a fleet, over SSH."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-
-    def fleet(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [str(ROOT / "tests/fleet/fleet"), *arguments],
-            env={**os.environ, "FLEET_DIR": str(self.directory)},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
-
-    def run(self, *command: str, rc: int = 0) -> str:
-        done = self.fleet("exec", "h1", *command)
-        assert done.returncode == rc, f"{' '.join(command)}: {done.returncode}\n{done.stdout}{done.stderr}"
-        return (done.stdout + done.stderr).strip()
-
-    def sh(self, script: str, rc: int = 0) -> str:
-        return self.run("sh", "-c", script, rc=rc)
-
-    def start(self, name: str, *options: str) -> str:
-        """Starts a workload in a session of its own, as a job would run; returns its PID once it counts."""
-        self.run("setsid", "-f", "sh", "-c", f'exec gpusim-workload --out {name} "$@" </dev/null >{name}.log 2>&1', "-",
-                 *options)  # fmt: skip
-        return self.sh(f"until [ -s {name} ]; do sleep 0.05; done; cat {name}.pid")
-
-    def counter(self, name: str) -> int:
-        return int(self.sh(f"cat {name}"))
-
-    def counts(self, name: str) -> bool:
-        return bool(self.sh(f"a=$(cat {name}); for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.2; "
-                            f'[ "$(cat {name})" = "$a" ] || {{ echo yes; break; }}; done'))  # fmt: skip
-
-    def checksum(self, name: str) -> str:
-        return self.sh(f"rm -f {name}.sum; touch {name}.verify; until [ -s {name}.sum ]; do sleep 0.05; done; "
-                       f"cat {name}.sum")  # fmt: skip
-
-    def state(self, pid: str) -> str:
-        return self.run("cuda-checkpoint", "--get-state", "--pid", pid)
-
-    def act(self, action: str, pid: str, rc: int = 0) -> str:
-        return self.run("cuda-checkpoint", "--action", action, "--pid", pid, rc=rc)
-
-
-@contextmanager
-def host(*options: str) -> Iterator[Host]:
-    directory = Path(tempfile.mkdtemp(prefix="gpufleet-simulator-"))
-    one = Host(directory)
-    try:
-        up = one.fleet("up", "--hosts", "1", "--init", "none", *options)
-        assert up.returncode == 0, up.stdout + up.stderr
-        yield one
-    finally:
-        down = one.fleet("down")
-        shutil.rmtree(directory, ignore_errors=True)
-        assert down.returncode == 0, down.stdout + down.stderr
+from tests.system.hosts import Host, host
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,9 @@ def look(counter: int, state: str, vram: list[int], start: int = 4711) -> dict[s
     return {
         "counters": [str(counter), str(counter + 5)],
         "states": [state, state],
-        "stats": [STAT.format(pid=pid, state="S", start=start) for pid in (210, 220)],
+        "stats": [
+            STAT.format(pid=pid, state="T" if state == "checkpointed" else "S", start=start) for pid in (210, 220)
+        ],
         "apps": [f"{pid}, {mib}" for pid, mib in zip((210, 220), vram, strict=False)],
         "gpu_used_mib": [str(sum(vram))],
     }
@@ -62,6 +64,8 @@ def test_processes_that_came_back_whole_pass(
         ("after", "counters", "110", "did not count on"),
         ("suspended", "counters", "99", "did not count on"),
         ("after", "stats", STAT.format(pid=210, state="S", start=4712), "is another process now"),
+        ("after", "stats", STAT.format(pid=210, state="T", start=4711), "is still stopped"),
+        ("suspended", "stats", STAT.format(pid=210, state="S", start=4711), "was not stopped while suspended"),
     ],
 )
 def test_one_process_that_did_not_is_told(

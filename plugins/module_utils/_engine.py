@@ -1,0 +1,420 @@
+# Copyright (c) 2026, gpufleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Takes a list of processes from whatever state they are in to the one that is wanted.
+
+Away from running it is all or nothing: whatever fails, every process goes back to where it was. Towards running it is
+each for itself: every process that runs again stays so.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from dataclasses import replace
+from typing import Callable, Dict, List, Mapping, Sequence, Tuple
+
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils import (
+    _device_map,
+    _findings,
+    _plan,
+    _subject,
+    _worker,
+)
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._arguments import ArgumentError, Options
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.backend import Backend
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import GpuSnapshot, read_gpus
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import OPTIONS as HAZARD_OPTIONS
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import Finding
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._huge_pages import HugePages
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._outcome import Command, Outcome
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._pool import Pool
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import is_alive, read_identity
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._snapshot import Snapshot, read_snapshot
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._subject import Subject
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._survey import Survey
+
+QUERY_SECONDS = 60.0
+BUSY_SECONDS = 600.0
+BUSY_POLL_SECONDS = 0.2
+ALLOW = HAZARD_OPTIONS | _findings.OWN_OPTIONS
+
+
+class Refused(Exception):
+    """A gate is closed; nothing has changed."""
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        super().__init__("\n".join(finding.message() for finding in findings))
+        self.findings = tuple(findings)
+
+
+class Failed(Exception):
+    """Something was tried and did not come out as wanted; the subjects say what was left."""
+
+
+class Engine:
+    """One run of cuda_checkpoint."""
+
+    def __init__(
+        self,
+        options: Options,
+        backend: Backend,
+        journal: Journal,
+        snapshot: Callable[[Sequence[int]], Snapshot] = read_snapshot,
+        start: Callable[[_worker.Job, socket.socket], int] = _worker.start,
+    ) -> None:
+        self.options = self._options = options
+        self.backend = self._backend = backend
+        self.decided = False
+        self._journal = journal
+        self._start = start
+        self._pool = Pool(self._start_worker)
+        self._survey = Survey(journal, options.allow, snapshot)
+        self._pairs: Tuple[Tuple[str, str], ...] = ()
+        self.subjects: List[Subject] = []
+        self.findings: List[Finding] = []
+        self.warnings: List[str] = []
+
+    @property
+    def huge_pages(self) -> str:
+        """What was done with the setting, in the words of whoever changed it first."""
+        return next((subject.huge_pages for subject in self.subjects if subject.huge_pages), "kept")
+
+    @property
+    def gpus(self) -> Tuple[GpuSnapshot, ...]:
+        return self._survey.gpus
+
+    def run(self) -> None:
+        """Raises ArgumentError, DeviceMapError, Refused, Failed."""
+        try:
+            if not self._options.check:
+                self._mend()
+            self._see()
+            self._ask()
+            self._decide()
+            if not self._options.check:
+                self._act()
+        finally:
+            self._pool.leave({subject.pid for subject in self.subjects})
+
+    def _mend(self) -> None:
+        """What a dead run left behind on the host, besides its processes."""
+        self.warnings.extend(HugePages(self._journal).mend(is_alive))
+        self._journal.drop_reservations(is_alive)
+
+    # What is there
+
+    def _see(self) -> None:
+        options = self._options
+        end = time.monotonic() + (options.step_timeout or BUSY_SECONDS)
+        while True:
+            if options.select is None:
+                self.subjects = self._survey.named(options.pids)
+            else:
+                self.subjects = self._survey.selected(options.select)
+            busy = [subject for subject in self.subjects if subject.kind == _plan.BUSY]
+            if not busy or options.check:
+                break
+            if time.monotonic() > end:
+                raise Refused([_findings.busy(subject) for subject in busy])
+            time.sleep(BUSY_POLL_SECONDS)
+        if not self.subjects:
+            self.warnings.append("select matched no process")
+
+    def _ask(self) -> None:
+        """The state of those that only the driver can tell; a process that may not answer is held first."""
+        commands: Dict[int, Command] = {}
+        for subject in self.subjects:
+            if subject.kind == _plan.ASK and subject.process.may_be_cuda:
+                commands[subject.pid] = Command("state")
+            elif subject.kind == _plan.INTERRUPTED:
+                if self._options.check:
+                    subject.saw(_plan.View(_guess(subject), "us", held_first=True))
+                else:
+                    commands[subject.pid] = Command("probe")
+            elif subject.kind == _plan.STOPPED and "stopped" in self._options.allow:
+                if self._options.check:
+                    subject.saw(_plan.View("running", "other"))
+                else:
+                    commands[subject.pid] = Command("state")
+        for pid, outcome in self._pool.run(commands, QUERY_SECONDS).items():
+            self._told(self._of(pid), commands[pid], outcome)
+
+    def _told(self, subject: Subject, command: Command, outcome: Outcome) -> None:
+        if outcome.ok:
+            stopped = "us" if command.do == "probe" else "other" if subject.kind == _plan.STOPPED else ""
+            subject.saw(_plan.View(outcome.state, stopped))
+            if command.do == "probe":
+                step = subject.operation.step if subject.operation is not None else "?"
+                subject.notes.append(f"a worker had ended in the middle of it (step {step}); carried on from there")
+            return
+        subject.failure = outcome
+
+    # What is to be done
+
+    def _decide(self) -> None:
+        options = self._options
+        if options.goal == "locked" and not self._backend.can_lock:
+            raise ArgumentError(
+                "state",
+                f"the {self._backend.name} backend can't lock: this driver's cuda-checkpoint knows --toggle only",
+                "running and checkpointed are allowed with it.",
+            )
+        blocking: List[Finding] = []
+        for subject in self.subjects:
+            blocking.extend(self._own_findings(subject))
+        planned = [subject for subject in self.subjects if subject.view.state in _plan.RANK]
+        for subject in planned:
+            subject.plan = _plan.steps(
+                subject.view, options.goal, options.park and self._backend.can_hold, options.guard != "none"
+            )
+            if "checkpoint" in subject.plan:
+                blocking.extend(self._note(self._unparked(subject)))
+        away = [subject for subject in planned if set(subject.plan) & {"lock", "checkpoint"}]
+        blocked = [subject for subject in self.subjects if subject.view.state not in _plan.RANK]
+        action = "suspend" if options.goal == "checkpointed" else "lock" if options.goal == "locked" else "resume"
+        blocking.extend(self._gate(action, [subject for subject in [*away, *blocked]]))
+        towards = [subject for subject in planned if "restore" in subject.plan]
+        if towards:
+            self._map_devices(towards)
+            blocking.extend(self._gate_restores(towards))
+        for subject in blocked:
+            if not any(finding.pid == subject.pid for finding in blocking):
+                blocking.append(_findings.unknown_state(subject))
+        if blocking:
+            raise Refused(blocking)
+        self.decided = True
+
+    def _unparked(self, subject: Subject) -> List[Finding]:
+        if not self._backend.can_hold:
+            return [_findings.unparked(subject, "unparked" in self._options.allow)]
+        return [] if self._options.park else [_findings.window(subject)]
+
+    def _own_findings(self, subject: Subject) -> List[Finding]:
+        if subject.kind == _plan.BUSY:
+            return [_findings.busy(subject)]
+        if subject.kind == _plan.UNOWNED:
+            return [_findings.unowned(subject)]
+        return []
+
+    def _gate(self, action: str, subjects: Sequence[Subject], pairs: Sequence[Tuple[str, str]] = ()) -> List[Finding]:
+        """The blocking findings; all of them are noted with their process."""
+        return self._note(self._survey.evaluate(action, subjects, pairs))
+
+    def _note(self, findings: Sequence[Finding]) -> List[Finding]:
+        self.findings.extend(findings)
+        for finding in findings:
+            for subject in self.subjects:
+                if subject.pid == finding.pid:
+                    subject.findings.append(finding)
+        return [finding for finding in findings if finding.severity == "blocking"]
+
+    def _map_devices(self, towards: Sequence[Subject]) -> None:
+        needs: Dict[str, int] = {}
+        for subject in towards:
+            for uuid, held in (subject.device_bytes or {}).items():
+                needs[uuid] = needs.get(uuid, 0) + held
+        self._pairs = _device_map.resolve(self._options.device_map, self.gpus, needs).pairs
+
+    def _gate_restores(self, towards: Sequence[Subject]) -> List[Finding]:
+        findings = self._gate("resume", towards, self._pairs)
+        unknown = [
+            _findings.unrecorded(subject, "vram_short" in self._options.allow)
+            for subject in towards
+            if subject.device_bytes is None
+        ]
+        return findings + self._note(unknown)
+
+    # Doing it
+
+    def _act(self) -> None:
+        away = [subject for subject in self.subjects if set(subject.plan) & {"lock", "checkpoint"}]
+        towards = [subject for subject in self.subjects if subject.plan and subject not in away]
+        if away:
+            self._away(away)
+        if towards:
+            self._towards(towards)
+
+    def _away(self, subjects: Sequence[Subject]) -> None:
+        options = self._options
+        stopped = {subject.pid: Command("go_on") for subject in subjects if "continue" in subject.plan}
+        lock = {
+            subject.pid: Command("lock", timeout_ms=int(options.lock_timeout * 1000))
+            for subject in subjects
+            if "lock" in subject.plan
+        }
+        checkpoint = {subject.pid: Command("suspend") for subject in subjects if "checkpoint" in subject.plan}
+        moved = sum(subject.total_bytes for subject in subjects)
+        done = (
+            self._phase(stopped, QUERY_SECONDS)
+            and self._phase(lock, options.lock_timeout + QUERY_SECONDS)
+            and self._phase(checkpoint, _plan.watchdog_seconds(moved, options.step_timeout))
+        )
+        if done:
+            self._keep_guards(subjects)
+            return
+        if not options.rollback:
+            raise Failed(self._message("rollback is off: every process was left as it is"))
+        self._roll_back(subjects, _plan.watchdog_seconds(moved, options.step_timeout))
+        raise Failed(self._message(""))
+
+    def _phase(self, commands: Mapping[int, Command], seconds: float) -> bool:
+        outcomes = self._pool.run(self._with_facts(commands), seconds, self._options.parallel, stop_on_failure=True)
+        for pid, outcome in outcomes.items():
+            self._of(pid).came_to(outcome)
+        return all(outcome.ok for outcome in outcomes.values()) and len(outcomes) == len(commands)
+
+    def _roll_back(self, subjects: Sequence[Subject], seconds: float) -> None:
+        self._revive(subjects)
+        commands: Dict[int, Command] = {}
+        for subject in subjects:
+            if subject.state == "checkpointed" and subject.view.state != "checkpointed":
+                commands[subject.pid] = Command("resume", unlock=subject.view.state == "running")
+            elif subject.state == "locked" and subject.view.state == "running":
+                commands[subject.pid] = Command("unlock")
+        for pid, outcome in self._pool.run(self._with_facts(commands), seconds, self._options.parallel).items():
+            self._of(pid).went_back(outcome)
+
+    def _revive(self, subjects: Sequence[Subject]) -> None:
+        """Processes whose worker died: another one holds and asks them. A late worker is left alone: it is at work."""
+        commands: Dict[int, Command] = {}
+        for subject in subjects:
+            if subject.failure is not None and subject.failure.lost_worker:
+                again = self._survey.again(subject.pid)
+                subject.operation = again.operation
+                commands[subject.pid] = Command("probe" if again.kind == _plan.INTERRUPTED else "state")
+                if again.kind == _plan.PARKED:
+                    commands[subject.pid] = Command("adopt")
+        for pid, outcome in self._pool.run(self._with_facts(commands), QUERY_SECONDS).items():
+            subject = self._of(pid)
+            if outcome.ok:
+                subject.state, subject.stopped = outcome.state, outcome.stopped
+
+    def _towards(self, subjects: Sequence[Subject]) -> None:
+        """Each for itself; what failed and can be tried again is, once."""
+        left = self._try_towards(subjects)
+        again = [subject for subject in left if _may_be_retried(subject)]
+        if again:
+            self._revive(again)
+            left = [subject for subject in left if subject not in again] + self._try_towards(again)
+        self._keep_guards([subject for subject in subjects if subject.failure is None])
+        if left:
+            raise Failed(self._message(""))
+
+    def _try_towards(self, subjects: Sequence[Subject]) -> List[Subject]:
+        options = self._options
+        commands: Dict[int, Command] = {}
+        for subject in subjects:
+            if "restore" in subject.plan and subject.state == "checkpointed":
+                if self._reserve(subject):
+                    commands[subject.pid] = Command("resume", unlock="unlock" in subject.plan, pairs=self._pairs)
+            elif "unlock" in subject.plan and subject.state == "locked":
+                commands[subject.pid] = Command("unlock")
+            elif "continue" in subject.plan:
+                commands[subject.pid] = Command("go_on")
+            elif set(subject.plan) & {"park", "guard"}:
+                commands[subject.pid] = Command("adopt")
+        moved = sum(subject.total_bytes for subject in subjects)
+        seconds = _plan.watchdog_seconds(moved, options.step_timeout)
+        for pid, outcome in self._pool.run(self._with_facts(commands), seconds, options.parallel).items():
+            self._of(pid).came_to(outcome)
+        return [subject for subject in subjects if subject.failure is not None]
+
+    def _reserve(self, subject: Subject) -> bool:
+        """Room on the GPUs that it goes to, so that nobody else counts on it. False: there is none (any more)."""
+        self._pool.ensure(subject.pid)
+        owner = read_identity(self._pool.workers[subject.pid])
+        if owner is None or "vram_short" in self._options.allow or not subject.device_bytes:
+            return True
+        moved = dict(self._pairs)
+        needs = {moved.get(uuid, uuid): held for uuid, held in subject.device_bytes.items()}
+        shortage = self._journal.reserve(owner, needs, lambda: {gpu.uuid: gpu.free_bytes for gpu in read_gpus()})
+        if shortage is None:
+            subject.failure = None
+            return True
+        subject.failure = Outcome(
+            ok=False,
+            state=subject.state,
+            stopped=subject.stopped,
+            step="reserve",
+            text=str(shortage),
+            remedy="It is still suspended and whole: make room on that GPU, and run the task again.",
+        )
+        return False
+
+    def _keep_guards(self, subjects: Sequence[Subject]) -> None:
+        for subject in subjects:
+            if subject.touched:
+                subject.guarded = subject.parked and self._options.guard != "none"
+                subject.guard, subject.guard_pid = self._options.guard, self._pool.workers.get(subject.pid)
+
+    # Workers
+
+    def _start_worker(self, pid: int, channel: socket.socket) -> int:
+        subject = self._of(pid)
+        options = self._options
+        operation = subject.operation
+        return self._start(
+            _worker.Job(
+                identity=subject.process.identity,
+                run_id=options.run_id,
+                goal=options.goal,
+                executable=subject.process.executable,
+                uid=subject.process.uid,
+                park=options.park,
+                guard=options.guard,
+                huge_pages=options.huge_pages,
+                backend=self._backend,
+                journal=options.journal,
+                previous=operation,
+                stopped_by=_stopped_by(subject),
+                device_bytes=dict(subject.device_bytes or {}),
+            ),
+            channel,
+        )
+
+    def _with_facts(self, commands: Mapping[int, Command]) -> Dict[int, Command]:
+        """The state before is only known once the worker has asked for it."""
+        return {pid: replace(command, state_before=self._of(pid).view.state) for pid, command in commands.items()}
+
+    def _of(self, pid: int) -> Subject:
+        return next(subject for subject in self.subjects if subject.pid == pid)
+
+    # Words
+
+    def _message(self, first: str) -> str:
+        lines = [first] if first else []
+        for subject in self.subjects:
+            if subject.failure is not None:
+                lines.append(_subject.failure_text(subject, subject.failure))
+        for subject in self.subjects:
+            if subject.undo_failure is not None:
+                lines.append("Not taken back: " + _subject.failure_text(subject, subject.undo_failure))
+        undone = [subject.name for subject in self.subjects if subject.undone]
+        if undone:
+            lines.append(f"Taken back to where they were: {', '.join(undone)}.")
+        return "\n".join(lines)
+
+
+def _guess(subject: Subject) -> str:
+    """Check mode holds nobody: what the evidence says of a process that a dead worker left stopped."""
+    if subject.process.looks_suspended:
+        return "checkpointed"
+    step = subject.operation.step if subject.operation is not None else ""
+    return "running" if step in ("unlock", "continue") else "locked"
+
+
+def _stopped_by(subject: Subject) -> str:
+    if subject.kind in (_plan.STOPPED,):
+        return "other"
+    if subject.kind in (_plan.PARKED, _plan.INTERRUPTED):
+        return subject.operation.stopped_by or "us" if subject.operation is not None else "us"
+    return ""
+
+
+def _may_be_retried(subject: Subject) -> bool:
+    failure = subject.failure
+    if failure is None or failure.late or failure.state == "gone":
+        return False
+    return failure.lost_worker or failure.code not in _worker.POISON

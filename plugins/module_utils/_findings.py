@@ -1,0 +1,105 @@
+# Copyright (c) 2026, gpufleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Findings that follow from a run's own knowledge: the journal, the backend, what the driver answered."""
+
+from __future__ import annotations
+
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.finding import Finding
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._subject import Subject
+
+DOCS = "https://github.com/gpufleet/checkpoint/blob/main/docs/hazards.md"
+OWN_OPTIONS = frozenset(("parked_unowned", "unparked"))
+
+
+def busy(subject: Subject) -> Finding:
+    operation = subject.operation
+    worker = operation.worker.pid if operation is not None and operation.worker is not None else 0
+    step = operation.step if operation is not None else "?"
+    run = operation.run_id if operation is not None else "?"
+    return Finding(
+        id="busy",
+        severity="blocking",
+        subject=subject.name,
+        evidence=f"worker PID {worker} of run {run} is at step {step}",
+        reason="One worker at a time drives a process; a driver call is never ended half way",
+        remedy="Wait until it is done, and run the task again; longer with step_timeout",
+        option="",
+        reference=f"{DOCS}#busy",
+        pid=subject.pid,
+    )
+
+
+def unowned(subject: Subject) -> Finding:
+    return Finding(
+        id="parked_unowned",
+        severity="blocking",
+        subject=subject.name,
+        evidence="stopped, and its CUDA state is suspended, but this host's journal does not know it",
+        reason="Who suspended and stopped it is not known, nor how much GPU memory it needs to come back",
+        remedy="Find out who did (another journal, cuda-checkpoint by hand), or take it over",
+        option="parked_unowned",
+        reference=f"{DOCS}#parked_unowned",
+        pid=subject.pid,
+    )
+
+
+def unrecorded(subject: Subject, allowed: bool) -> Finding:
+    return Finding(
+        id="vram_short",
+        severity="warning" if allowed else "blocking",
+        subject=subject.name,
+        evidence="how much memory it held on which GPU was not recorded when it was suspended",
+        reason="A restore without enough free GPU memory loses the process: the driver refuses it for ever afterwards",
+        remedy="Make sure that its GPUs are empty enough (its anonymous memory is an upper limit: "
+        f"{subject.process.rss_anon_bytes / (1 << 30):.1f} GiB)",
+        option="vram_short",
+        reference=f"{DOCS}#vram_short",
+        pid=subject.pid,
+    )
+
+
+def unparked(subject: Subject, allowed: bool) -> Finding:
+    return Finding(
+        id="unparked",
+        severity="warning" if allowed else "blocking",
+        subject=subject.name,
+        evidence="the driver's tool knows --toggle only, which names no restore thread, so that the process can't be held",
+        reason="Its threads run on while it has no GPU; a process that polls events or streams, as JAX does, dies of that",
+        remedy="Use driver 555 or newer; consent only for workloads that are known to survive",
+        option="unparked",
+        reference=f"{DOCS}#unparked",
+        pid=subject.pid,
+    )
+
+
+def window(subject: Subject) -> Finding:
+    return Finding(
+        id="unparked",
+        severity="warning",
+        subject=subject.name,
+        evidence="park is off",
+        reason="Its threads run while it has no GPU, and also if the worker dies during the step; a process that polls "
+        "events or streams, as JAX does, dies of that",
+        remedy="Leave park on, unless a thread has to run while the process is suspended",
+        option="unparked",
+        reference=f"{DOCS}#unparked",
+        pid=subject.pid,
+    )
+
+
+def unknown_state(subject: Subject) -> Finding:
+    failure = subject.failure
+    said = failure.text if failure is not None and failure.text else f"its CUDA state is {subject.view.state}"
+    return Finding(
+        id="state_unknown",
+        severity="blocking",
+        subject=subject.name,
+        evidence=said,
+        reason="What to do depends on the state that is read; it is never assumed",
+        remedy=(failure.remedy if failure is not None else "")
+        or "Look at it with cuda_checkpoint_info, and run the task again",
+        option="",
+        reference=f"{DOCS}#state_unknown",
+        pid=subject.pid,
+    )

@@ -1,0 +1,207 @@
+# Copyright (c) 2026, gpufleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The GPUs of the host, through NVML and its Python binding `pynvml` (package nvidia-ml-py).
+
+NVML opens `/dev/nvidia*` in the process that calls it and may hang on a GPU that is lost. So it is asked in a child,
+with a deadline, and the caller itself never looks like a user of the GPU.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import select
+import signal
+import time
+import traceback
+from dataclasses import asdict, dataclass
+from typing import Any, Dict, List, Optional, Tuple
+
+SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class GpuProcess:
+    """A process that NVML lists. pid: as the reader's PID namespace numbers it. used_bytes: None where NVML can't tell.
+    kind: "compute", "graphics" or "mps" (a client of the multi-process service)."""
+
+    pid: int
+    used_bytes: Optional[int]
+    kind: str
+
+
+@dataclass(frozen=True)
+class GpuSnapshot:
+    """One GPU. Sizes are bytes. uuid: "GPU-...". persistence: None where NVML can't tell."""
+
+    index: int
+    uuid: str
+    name: str
+    total_bytes: int
+    used_bytes: int
+    free_bytes: int
+    mig: bool
+    persistence: Optional[bool]
+    processes: Tuple[GpuProcess, ...]
+
+
+class NvmlMissing(Exception):
+    """The Python package is not there. `library`: its name for missing_required_lib(); `trace`: of the import."""
+
+    library = "nvidia-ml-py"
+
+    def __init__(self, trace: str) -> None:
+        super().__init__("the Python package nvidia-ml-py (module pynvml) can't be imported")
+        self.trace = trace
+
+
+class NvmlError(Exception):
+    """NVML did not answer. `words`: NVML's own; `code`: its nvmlReturn_t, None for none (timeout, died)."""
+
+    def __init__(self, what: str, words: str, code: Optional[int] = None) -> None:
+        super().__init__(f"NVML: {what}: {words}")
+        self.what = what
+        self.words = words
+        self.code = code
+
+
+def from_data(data: List[Dict[str, Any]]) -> Tuple[GpuSnapshot, ...]:
+    """The inverse of dataclasses.asdict over the snapshots."""
+    return tuple(
+        GpuSnapshot(**dict(gpu, processes=tuple(GpuProcess(**one) for one in gpu["processes"]))) for gpu in data
+    )
+
+
+def _optional(nvml: Any, call: Any, *arguments: Any) -> Any:
+    """None where the GPU or the driver does not know the question."""
+    try:
+        return call(*arguments)
+    except nvml.NVMLError as error:
+        if error.value in (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_FUNCTION_NOT_FOUND):
+            return None
+        raise
+
+
+def _processes(nvml: Any, device: Any) -> Tuple[GpuProcess, ...]:
+    kinds: Dict[int, GpuProcess] = {}
+    for kind, call in (
+        ("graphics", nvml.nvmlDeviceGetGraphicsRunningProcesses),
+        ("compute", nvml.nvmlDeviceGetComputeRunningProcesses),
+        ("mps", nvml.nvmlDeviceGetMPSComputeRunningProcesses),
+    ):
+        for one in _optional(nvml, call, device) or ():
+            pid, used = int(one.pid), one.usedGpuMemory
+            kinds[pid] = GpuProcess(pid, None if used is None else int(used), kind)
+    return tuple(kinds[pid] for pid in sorted(kinds))
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def collect(nvml: Any) -> Tuple[GpuSnapshot, ...]:
+    """Asks NVML in this process. `nvml`: the module pynvml, or what stands for it. Raises its NVMLError."""
+    nvml.nvmlInit()
+    try:
+        found = []
+        for index in range(nvml.nvmlDeviceGetCount()):
+            device = nvml.nvmlDeviceGetHandleByIndex(index)
+            memory = nvml.nvmlDeviceGetMemoryInfo(device)
+            mig = _optional(nvml, nvml.nvmlDeviceGetMigMode, device)
+            persistence = _optional(nvml, nvml.nvmlDeviceGetPersistenceMode, device)
+            found.append(
+                GpuSnapshot(
+                    index=index,
+                    uuid=_text(nvml.nvmlDeviceGetUUID(device)),
+                    name=_text(nvml.nvmlDeviceGetName(device)),
+                    total_bytes=int(memory.total),
+                    used_bytes=int(memory.used),
+                    free_bytes=int(memory.free),
+                    mig=bool(mig and mig[0]),
+                    persistence=None if persistence is None else bool(persistence),
+                    processes=_processes(nvml, device),
+                )
+            )
+        return tuple(found)
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _answer(nvml: Any) -> Dict[str, Any]:
+    try:
+        return {"gpus": [asdict(gpu) for gpu in collect(nvml)]}
+    except nvml.NVMLError as error:
+        return {"words": str(error), "code": int(error.value)}
+    except Exception:
+        return {"words": traceback.format_exc(), "code": None}
+
+
+def _child(nvml: Any, pipe: int) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    data = json.dumps(_answer(nvml)).encode()
+    while data:
+        data = data[os.write(pipe, data) :]
+
+
+def _receive(pipe: int, end: float) -> Optional[bytes]:
+    """All that the child wrote; None when the time is over."""
+    data = b""
+    while True:
+        left = end - time.monotonic()
+        if left <= 0 or not select.select([pipe], [], [], left)[0]:
+            return None
+        piece = os.read(pipe, 65536)
+        if not piece:
+            return data
+        data += piece
+
+
+def _reap(pid: int, seconds: float) -> None:
+    """A child inside the kernel may not end at once; then it is left to init."""
+    end = time.monotonic() + seconds
+    while os.waitpid(pid, os.WNOHANG)[0] == 0 and time.monotonic() < end:
+        time.sleep(0.005)
+
+
+def _ask(nvml: Any, seconds: float) -> Dict[str, Any]:
+    """`_answer` of a child."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(reader)
+            _child(nvml, writer)
+        finally:
+            os._exit(0)
+    os.close(writer)
+    try:
+        data = _receive(reader, time.monotonic() + seconds)
+    finally:
+        os.close(reader)
+    if data is None:
+        os.kill(pid, signal.SIGKILL)
+        _reap(pid, 1)
+        raise NvmlError("reading the GPUs", f"no answer within {seconds:g} s")
+    _reap(pid, 5)
+    if not data:
+        raise NvmlError("reading the GPUs", "the process that asked it died")
+    answer: Dict[str, Any] = json.loads(data.decode())
+    return answer
+
+
+def read_gpus(seconds: float = SECONDS) -> Tuple[GpuSnapshot, ...]:
+    """Every GPU of the host, in NVML's order. seconds: how long NVML may take.
+
+    Raises NvmlMissing without the Python package; NvmlError when NVML is not there, refuses, or is silent too long.
+    """
+    try:
+        nvml = importlib.import_module("pynvml")
+    except ImportError:
+        raise NvmlMissing(traceback.format_exc()) from None
+    answer = _ask(nvml, seconds)
+    if "gpus" not in answer:
+        raise NvmlError("reading the GPUs", answer["words"], answer["code"])
+    return from_data(answer["gpus"])

@@ -1,0 +1,84 @@
+# Copyright (c) 2026, gpufleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The tables of the journal.
+
+A release only ever adds a script at the end of SCRIPTS; how many of them a file has had is its PRAGMA user_version. A
+file that has had more than this release knows is refused: older code would not write what the newer one needs.
+"""
+
+from __future__ import annotations
+
+from typing import Tuple
+
+#: PRAGMA application_id: "GPFC". Another program's database has another one.
+APPLICATION_ID = 0x47504643
+
+SCRIPTS: Tuple[Tuple[str, ...], ...] = (
+    (
+        """CREATE TABLE operations (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            run_id TEXT NOT NULL,
+            pid INTEGER NOT NULL,
+            start_ticks INTEGER NOT NULL,
+            boot_id TEXT NOT NULL,
+            executable TEXT NOT NULL,
+            uid INTEGER NOT NULL,
+            goal TEXT NOT NULL,
+            state_before TEXT NOT NULL,
+            step TEXT NOT NULL,
+            status TEXT NOT NULL,
+            worker_pid INTEGER,
+            worker_start_ticks INTEGER,
+            worker_boot_id TEXT,
+            park INTEGER NOT NULL,
+            guard TEXT NOT NULL,
+            restore_tid INTEGER,
+            signal_mask TEXT,
+            stopped_by TEXT NOT NULL,
+            backend TEXT NOT NULL,
+            message TEXT NOT NULL,
+            created REAL NOT NULL,
+            updated REAL NOT NULL
+        )""",
+        "CREATE INDEX operations_by_process ON operations (boot_id, pid, start_ticks)",
+        "CREATE INDEX operations_by_age ON operations (updated)",
+        """CREATE TABLE device_bytes (
+            operation INTEGER NOT NULL REFERENCES operations (id) ON DELETE CASCADE,
+            gpu TEXT NOT NULL,
+            bytes INTEGER NOT NULL,
+            PRIMARY KEY (operation, gpu)
+        ) WITHOUT ROWID""",
+        """CREATE TABLE steps (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            operation INTEGER NOT NULL REFERENCES operations (id) ON DELETE CASCADE,
+            step TEXT NOT NULL,
+            at REAL NOT NULL,
+            seconds REAL,
+            bytes INTEGER
+        )""",
+        "CREATE INDEX steps_by_operation ON steps (operation)",
+        "CREATE INDEX steps_by_name ON steps (step)",
+        """CREATE TABLE reservations (
+            pid INTEGER NOT NULL,
+            start_ticks INTEGER NOT NULL,
+            boot_id TEXT NOT NULL,
+            gpu TEXT NOT NULL,
+            bytes INTEGER NOT NULL,
+            PRIMARY KEY (boot_id, pid, start_ticks, gpu)
+        ) WITHOUT ROWID""",
+        """CREATE TABLE settings (
+            name TEXT PRIMARY KEY,
+            boot_id TEXT NOT NULL,
+            before TEXT NOT NULL,
+            during TEXT NOT NULL
+        ) WITHOUT ROWID""",
+        """CREATE TABLE setting_users (
+            name TEXT NOT NULL REFERENCES settings (name) ON DELETE CASCADE,
+            pid INTEGER NOT NULL,
+            start_ticks INTEGER NOT NULL,
+            boot_id TEXT NOT NULL,
+            PRIMARY KEY (name, boot_id, pid, start_ticks)
+        ) WITHOUT ROWID""",
+    ),
+)

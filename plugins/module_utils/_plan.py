@@ -1,0 +1,140 @@
+# Copyright (c) 2026, gpufleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What has to be done with a process: pure decisions over what was seen and what the journal remembers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Dict, Optional, Tuple
+
+GOALS = ("running", "locked", "checkpointed")
+RANK: Dict[str, int] = {goal: rank for rank, goal in enumerate(GOALS)}
+
+# How a process can be looked at without risk. A driver call on a stopped process never returns, so only
+# "ask" may be answered by the driver while the process is not held.
+ASK = "ask"
+PARKED = "parked"  # suspended and stopped by us
+INTERRUPTED = "interrupted"  # stopped by a worker that is gone: held first, then asked
+BUSY = "busy"  # a worker is at work on it
+RUNAWAY = "runaway"  # parked once, but its threads run, without their GPU
+STOPPED = "stopped"  # by somebody else
+FROZEN = "frozen"
+UNOWNED = "unowned"  # suspended and stopped, but not by us
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What tells how a process can be looked at.
+
+    stopped: its state is T, or t under our own worker. frozen: its cgroup is. looks_suspended: it has had CUDA and
+    holds no device file. holds_devices: it has device files open or mapped.
+    """
+
+    stopped: bool
+    frozen: bool
+    looks_suspended: bool
+    holds_devices: bool
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What the journal says of a process. status: as in the journal. worker_alive: the recorded worker is."""
+
+    status: str
+    step: str
+    worker_alive: bool
+    park: bool
+    guard: str
+    stopped_by: str
+
+
+@dataclass(frozen=True)
+class View:
+    """A process before anything is done.
+
+    state: a CUDA state or "unknown". stopped: "" | "us" | "other". guarded: a live worker is attached.
+    held_first: the state is only known once it is held.
+    """
+
+    state: str
+    stopped: str = ""
+    guarded: bool = False
+    held_first: bool = False
+
+
+class NoPathError(Exception):
+    """No legal path leads from what was seen to what is wanted."""
+
+
+# Steps in which a worker has the process stopped, or may have.
+_STOPPING = frozenset(
+    ("stop", "seize", "mask", "checkpoint", "settle", "park", "guard", "restore", "unlock", "continue")
+)
+
+
+def look(evidence: Evidence, memory: Optional[Memory]) -> str:
+    """How the process can be looked at: one of the names above."""
+    if memory is not None and memory.worker_alive and memory.status in ("active", "unknown"):
+        return BUSY
+    ours = memory is not None and memory.status in ("active", "suspended", "failed", "unknown")
+    if ours and memory is not None:
+        interrupted = memory.status in ("active", "unknown") and memory.step in _STOPPING
+        if evidence.stopped or (evidence.frozen and memory.guard == "cgroup"):
+            if interrupted or (evidence.holds_devices and not evidence.looks_suspended):
+                # A process with exported memory keeps a device open while it is suspended, too: asking decides.
+                return INTERRUPTED if memory.stopped_by == "us" else STOPPED
+            return PARKED
+        if evidence.frozen:
+            return FROZEN
+        if evidence.looks_suspended and memory.park:
+            return RUNAWAY
+        return ASK
+    if evidence.frozen:
+        return FROZEN
+    if evidence.stopped:
+        return UNOWNED if evidence.looks_suspended else STOPPED
+    return ASK
+
+
+def steps(view: View, goal: str, park: bool, guard: bool) -> Tuple[str, ...]:
+    """The shortest legal path, as the steps an operator reads: probe, lock, checkpoint, park, guard, restore, unlock,
+    continue.
+
+    park: a process that gets suspended stays stopped. guard: a parked process gets a worker that stays attached.
+    Raises NoPathError.
+    """
+    if goal not in RANK:
+        raise NoPathError(f"{goal!r} is no state to be reached")
+    if view.state not in RANK:
+        raise NoPathError(f"its CUDA state is {view.state}")
+    first = ("probe",) if view.held_first else ()
+    go_on = ("continue",) if view.stopped == "us" else ()
+    parked = ("park",) if park else ()
+    if goal == "checkpointed":
+        if view.state == "running":
+            return first + go_on + ("lock", "checkpoint") + parked
+        if view.state == "locked":
+            return first + ("checkpoint",) + parked
+        if view.stopped == "us":
+            return first + (("guard",) if guard and not view.guarded else ())
+        return first + parked
+    if view.state == "checkpointed":
+        return first + (("restore",) if goal == "locked" else ("restore", "unlock")) + go_on
+    if goal == "running":
+        return first + (("unlock",) if view.state == "locked" else ()) + go_on
+    return first + go_on + (("lock",) if view.state == "running" else ())
+
+
+def is_away(view: View, goal: str) -> bool:
+    """Whether the goal is farther from running than the process is: then all or nothing holds."""
+    return RANK[goal] > RANK.get(view.state, 0)
+
+
+def watchdog_seconds(total_bytes: int, wanted: float) -> float:
+    """How long a copy may take before its state counts as unknown, in seconds.
+
+    wanted: the operator's value, 0 for none. Else a minute and four seconds per GiB of everything that moves at once:
+    the slowest rate measured for one process alone was 1.2 GiB/s.
+    """
+    return wanted if wanted > 0 else 60.0 + 4.0 * total_bytes / (1 << 30)

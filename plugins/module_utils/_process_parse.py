@@ -1,0 +1,165 @@
+# Copyright (c) 2026, gpufleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The texts of /proc/PID, parsed. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Dict, Iterable, List, Optional, Set, Tuple
+
+#: The only names of a process's environment that are kept; the rest may hold secrets.
+ENVIRONMENT = (
+    "CUDA_MPS_PIPE_DIRECTORY",
+    "CUDA_VISIBLE_DEVICES",
+    "OMPI_COMM_WORLD_SIZE",
+    "PMI_SIZE",
+    "WORLD_SIZE",
+)
+
+_LIBRARY = re.compile(r"^(libcuda|libnccl|libnvidia-ml)\.so(\.|$)")
+_UVM_SOCKET = re.compile(r"^@cuda-uvmfd-\d+-(\d+)$")
+_KERNEL_THREAD = 0x00200000
+
+
+@dataclass(frozen=True)
+class Stat:
+    """/proc/PID/stat, as far as it is used."""
+
+    name: str
+    state: str
+    parent: int
+    group: int
+    session: int
+    tty: int
+    kernel_thread: bool
+    thread_count: int
+    start_ticks: int
+
+
+def parse_stat(text: str) -> Optional[Stat]:
+    """None for a text that is cut short."""
+    head, separator, tail = text.rpartition(")")
+    parts = tail.split()
+    if not separator or len(parts) < 20:
+        return None
+    return Stat(
+        name=head.partition("(")[2],
+        state=parts[0],
+        parent=int(parts[1]),
+        group=int(parts[2]),
+        session=int(parts[3]),
+        tty=int(parts[4]),
+        kernel_thread=bool(int(parts[6]) & _KERNEL_THREAD),
+        thread_count=int(parts[17]),
+        start_ticks=int(parts[19]),
+    )
+
+
+def parse_status(text: str) -> Dict[str, str]:
+    """/proc/PID/status by name."""
+    found = {}
+    for line in text.splitlines():
+        name, separator, value = line.partition(":")
+        if separator:
+            found[name] = value.strip()
+    return found
+
+
+def parse_limits(text: str) -> Dict[str, Optional[int]]:
+    """Soft limits of /proc/PID/limits by their words there ("Max data size"); None is unlimited."""
+    found: Dict[str, Optional[int]] = {}
+    for line in text.splitlines()[1:]:
+        name, parts = line[:26].strip(), line[26:].split()
+        if parts:
+            found[name] = int(parts[0]) if parts[0].isdigit() else None
+    return found
+
+
+@dataclass(frozen=True)
+class Maps:
+    """What of /proc/PID/maps matters. devices: (path, start, bytes)."""
+
+    devices: Tuple[Tuple[str, int, int], ...]
+    libraries: Tuple[str, ...]
+    shm_files: Tuple[str, ...]
+
+
+def parse_maps(text: str) -> Maps:
+    """Devices in the order of their addresses."""
+    devices: List[Tuple[str, int, int]] = []
+    libraries: Set[str] = set()
+    shm: Set[str] = set()
+    for line in text.splitlines():
+        at = line.find("/")
+        if at < 0:
+            continue
+        path = line[at:]
+        if path.startswith("/dev/nvidia"):
+            start, _separator, end = line.partition(" ")[0].partition("-")
+            devices.append((path, int(start, 16), int(end, 16) - int(start, 16)))
+        elif path.startswith("/dev/shm/"):
+            shm.add(path)
+        else:
+            name = path.rpartition("/")[2]
+            if _LIBRARY.match(name):
+                libraries.add(name.partition(" ")[0])
+    return Maps(tuple(devices), tuple(sorted(libraries)), tuple(sorted(shm)))
+
+
+def may_matter(maps: bytes) -> bool:
+    """Could the process with this /proc/PID/maps have anything to do with CUDA, MPS's daemons included? libcuda is only
+    ever loaded as a shared library, and stays mapped while the process is suspended."""
+    return b"libcuda.so" in maps or b"/dev/nvidia" in maps or b"nvidia-cuda-mps" in maps
+
+
+def parse_environment(data: bytes) -> Dict[str, str]:
+    """The names in ENVIRONMENT out of /proc/PID/environ."""
+    found = {}
+    for entry in data.split(b"\0"):
+        name, separator, value = entry.partition(b"=")
+        if separator and name.decode(errors="replace") in ENVIRONMENT:
+            found[name.decode()] = value.decode(errors="replace")
+    return found
+
+
+def owns_uvm_socket(names: Iterable[str], pids: Iterable[int]) -> bool:
+    """Is there a socket @cuda-uvmfd-NAMESPACE-PID with one of the PIDs that the process has in its namespaces? The
+    namespace's number is not compared: it changes when CRIU restores the process."""
+    own = set(pids)
+    for name in names:
+        match = _UVM_SOCKET.match(name)
+        if match and int(match.group(1)) in own:
+            return True
+    return False
+
+
+@dataclass(frozen=True)
+class Descriptors:
+    """What of /proc/PID/fd matters. inodes: of sockets. lone_pipes: pipes of which one end only is there."""
+
+    devices: Tuple[str, ...]
+    inodes: Tuple[int, ...]
+    anonymous: Tuple[str, ...]
+    shm_files: Tuple[str, ...]
+    lone_pipes: int
+
+
+def sort_descriptors(targets: Iterable[str]) -> Descriptors:
+    """What /proc/PID/fd/* point to."""
+    devices, inodes, anonymous, shm = [], [], [], set()
+    pipes: Dict[str, int] = {}
+    for target in targets:
+        if target.startswith("socket:["):
+            inodes.append(int(target[8:-1]))
+        elif target.startswith("/dev/nvidia"):
+            devices.append(target)
+        elif target.startswith("anon_inode:"):
+            anonymous.append(target[11:])
+        elif target.startswith("/dev/shm/"):
+            shm.add(target)
+        elif target.startswith("pipe:["):
+            pipes[target] = pipes.get(target, 0) + 1
+    lone = sum(1 for count in pipes.values() if count == 1)
+    return Descriptors(tuple(sorted(devices)), tuple(inodes), tuple(sorted(anonymous)), tuple(sorted(shm)), lone)

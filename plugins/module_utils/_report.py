@@ -1,0 +1,57 @@
+# Copyright (c) 2026, gpufleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What cuda_checkpoint returns: the same on success, on failure and in check mode."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, Dict, List, Optional
+
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._engine import Engine
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._subject import Subject, describe, result
+
+
+def report(engine: Optional[Engine]) -> Dict[str, Any]:
+    """Nothing where the options were not even read."""
+    if engine is None:
+        return {}
+    options = engine.options
+    check = options.check
+    processes: List[Dict[str, Any]] = []
+    before: List[str] = []
+    after: List[str] = []
+    for subject in engine.subjects:
+        shown = result(subject, engine.gpus, options.full_command)
+        if check and engine.decided:
+            _foresee(subject, shown, options.goal)
+        processes.append(shown)
+        before.append(_line(subject, describe(shown["before"], _was_parked(subject))))
+        after.append(_line(subject, describe(shown["after"], shown["parked"])))
+    return {
+        "changed": any(shown["changed"] for shown in processes),
+        "state": options.goal,
+        "run_id": options.run_id,
+        "backend": engine.backend.name,
+        "huge_pages": engine.huge_pages,
+        "processes": processes,
+        "findings": [asdict(finding) for finding in engine.findings],
+        "diff": {"before": "".join(before), "after": "".join(after)},
+    }
+
+
+def _foresee(subject: Subject, shown: Dict[str, Any], goal: str) -> None:
+    """What a run would come to: where the plan leads."""
+    if not subject.plan:
+        return
+    shown["after"] = goal
+    shown["changed"] = True
+    shown["parked"] = goal == "checkpointed" and ("park" in subject.plan or subject.view.stopped == "us")
+
+
+def _was_parked(subject: Subject) -> bool:
+    return subject.view.state == "checkpointed" and subject.view.stopped == "us"
+
+
+def _line(subject: Subject, state: str) -> str:
+    return f"{subject.name}: {state}\n"

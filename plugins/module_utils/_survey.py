@@ -1,0 +1,135 @@
+# Copyright (c) 2026, gpufleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which processes are meant, and what can be said of each without asking the driver."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
+
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _plan
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._arguments import Wanted
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import GpuSnapshot
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import Context, Finding, evaluate
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._host import read_boot_id
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal, Operation
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import is_alive
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._select import select
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._snapshot import Snapshot, read_snapshot
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._subject import Subject
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._targets import check_targets, own_ancestors
+
+OURS = frozenset((_plan.PARKED, _plan.INTERRUPTED, _plan.RUNAWAY, _plan.BUSY))
+
+
+class Survey:
+    """One reading of the host and its journal. allow: the names that the operator overrides."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        allow: FrozenSet[str] = frozenset(),
+        read: Callable[[Sequence[int]], Snapshot] = read_snapshot,
+    ) -> None:
+        self._journal = journal
+        self._allow = allow
+        self._read = read
+        self.snapshot: Optional[Snapshot] = None
+
+    @property
+    def gpus(self) -> Tuple[GpuSnapshot, ...]:
+        return self.snapshot.gpus if self.snapshot is not None else ()
+
+    def named(self, wanted: Sequence[Wanted]) -> List[Subject]:
+        """Raises ArgumentError where one is no process that may be touched."""
+        self.snapshot = self._read([entry.pid for entry in wanted])
+        check_targets(wanted, self.snapshot, self._remembered(), own_ancestors())
+        return [self.subject(self.snapshot, entry.pid) for entry in wanted]
+
+    def selected(self, criteria: Optional[Mapping[str, Any]]) -> List[Subject]:
+        """Those that match; None: every CUDA process, and whatever the journal knows as suspended. Raises SelectError."""
+        remembered = self._remembered()
+        self.snapshot = self._read([operation.identity.pid for operation in remembered])
+        held = {operation.identity.pid: dict(operation.device_bytes) for operation in remembered}
+        return [self.subject(self.snapshot, pid) for pid in select(criteria or {"all": True}, self.snapshot, held)]
+
+    def again(self, pid: int) -> Subject:
+        """One process, read anew."""
+        return self.subject(self._read([pid]), pid)
+
+    def _remembered(self) -> Tuple[Operation, ...]:
+        return self._journal.live(read_boot_id())
+
+    def subject(self, snapshot: Snapshot, pid: int) -> Subject:
+        process = snapshot.process(pid)
+        if process is None:
+            raise LookupError(f"PID {pid} is not in the snapshot")
+        operation = self._journal.latest(process.identity)
+        memory = None if operation is None else _memory(operation)
+        guarded = memory is not None and memory.worker_alive
+        evidence = _plan.Evidence(
+            stopped=process.state == "T" or (process.state == "t" and guarded),
+            frozen=bool(process.frozen),
+            looks_suspended=bool(process.looks_suspended),
+            holds_devices=bool(process.has_devices),
+        )
+        kind = _plan.look(evidence, memory)
+        if kind == _plan.UNOWNED and "parked_unowned" in self._allow:
+            kind = _plan.INTERRUPTED
+        subject = Subject(process, operation, kind)
+        suspended = kind in (_plan.PARKED, _plan.RUNAWAY) or evidence.looks_suspended
+        subject.device_bytes = _device_bytes(snapshot.gpus, operation, pid, suspended)
+        if kind == _plan.PARKED and operation is not None:
+            subject.saw(_plan.View("checkpointed", operation.stopped_by or "us", guarded))
+            subject.guard = operation.guard if guarded else "none"
+            subject.guard_pid = operation.worker.pid if guarded and operation.worker is not None else None
+        elif kind == _plan.RUNAWAY:
+            subject.saw(_plan.View("checkpointed"))
+            subject.notes.append(
+                "it was parked, but its threads run without their GPU: somebody continued it while nobody guarded it"
+            )
+        return subject
+
+    def evaluate(
+        self, action: str, subjects: Sequence[Subject], pairs: Sequence[Tuple[str, str]] = ()
+    ) -> Tuple[Finding, ...]:
+        """What speaks against an action ("lock", "suspend", "resume") on all of them. pairs: old and new GPU UUID."""
+        if not subjects or self.snapshot is None:
+            return ()
+        moved = dict(pairs)
+        context = Context(
+            snapshot=self.snapshot,
+            targets=tuple(subject.pid for subject in subjects),
+            action=action,
+            device_bytes={
+                subject.pid: {moved.get(uuid, uuid): held for uuid, held in (subject.device_bytes or {}).items()}
+                for subject in subjects
+            },
+            parked_by_us=frozenset(subject.pid for subject in subjects if subject.kind in OURS),
+            uid=os.geteuid(),
+            reserved=self._journal.reserved(is_alive),
+        )
+        return evaluate(context, self._allow)
+
+
+def _memory(operation: Operation) -> _plan.Memory:
+    return _plan.Memory(
+        status=operation.status,
+        step=operation.step,
+        worker_alive=operation.worker is not None and is_alive(operation.worker),
+        park=operation.park,
+        guard=operation.guard,
+        stopped_by=operation.stopped_by or "us",
+    )
+
+
+def _device_bytes(
+    gpus: Sequence[GpuSnapshot], operation: Optional[Operation], pid: int, suspended: bool
+) -> Optional[Dict[str, int]]:
+    """GPU UUID to bytes: a suspended process is on no GPU, so the journal tells; any other is in NVML's list."""
+    if suspended:
+        return dict(operation.device_bytes) if operation is not None and operation.device_bytes else None
+    listed = {gpu.uuid: one.used_bytes for gpu in gpus for one in gpu.processes if one.pid == pid}
+    known = {uuid: held for uuid, held in listed.items() if held is not None}
+    return known if known and len(known) == len(listed) else None

@@ -1,0 +1,589 @@
+# Copyright (c) 2026, gpufleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The worker of one process: makes every driver call for it, holds it meanwhile, and guards it while it is parked.
+
+It lives in a session of its own and outlives the module: whatever dies (Ansible, SSH, the module), it finishes the step
+that it is in. Then: a lock that nobody will use any more is undone; a suspended process stays parked and guarded; a
+resume goes on to its end. Each step is journalled before it begins, so that whoever comes after a dead worker knows.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import select
+import signal
+import socket
+import time
+from dataclasses import dataclass, field
+from typing import Callable, Dict, List, Mapping, Optional, Tuple
+
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.backend import Backend, Call, Reply
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.results import text as result_text
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold import freezer, park
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.errors import HoldError
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.guard import guard
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.hold import Hold
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._huge_pages import HugePages
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal, Operation, open_journal
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._outcome import Command, Outcome, command_from
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import (
+    Identity,
+    is_alive,
+    read_identity,
+    read_process,
+    restore_thread_id,
+)
+
+_PR_SET_NAME = 15
+NAME = b"gpufleet-hold"
+POISON = frozenset((1, 2, 304, 801))
+
+
+@dataclass(frozen=True)
+class Job:
+    """One process, and what the worker has to know of it.
+
+    device_bytes (GPU UUID to bytes), stopped_by: for the journal. park, guard: as in the module's options.
+    previous: the operation that left the process as it is now, if any.
+    """
+
+    identity: Identity
+    run_id: str
+    goal: str
+    executable: str
+    uid: int
+    stopped_by: str
+    device_bytes: Mapping[str, int]
+    park: bool
+    guard: str
+    huge_pages: str
+    backend: Backend
+    journal: str
+    previous: Optional[Operation] = None
+
+
+@dataclass
+class _Clock:
+    """Seconds of each step of the command at hand."""
+
+    seconds: Dict[str, float] = field(default_factory=dict)
+    _name: str = ""
+    _since: float = 0.0
+
+    def step(self, name: str) -> None:
+        now = time.monotonic()
+        if self._name:
+            self.seconds[self._name] = round(self.seconds.get(self._name, 0.0) + now - self._since, 6)
+        self._name, self._since = name, now
+
+
+class _GoneError(Exception):
+    """The process has ended, or its PID is another process now."""
+
+
+def start(job: Job, channel: socket.socket) -> int:
+    """Fork a worker that serves this channel; returns its PID. The caller must have no other thread."""
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        _settle_in(channel)
+        Worker(job, channel).serve()
+        status = 0
+    finally:
+        # No cleanup of the module's: its temporary files and buffers are not the worker's.
+        os._exit(status)
+
+
+def _settle_in(channel: socket.socket) -> None:
+    os.setsid()
+    os.chdir("/")
+    os.umask(0o077)
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    # Asked to end while it is at work, it finishes first; the guard waits for this signal.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(null, number)
+    keep = channel.fileno()
+    os.closerange(3, keep)
+    os.closerange(keep + 1, max(int(name) for name in os.listdir("/proc/self/fd")) + 1)
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, NAME, 0, 0, 0)
+    try:
+        with open("/proc/self/oom_score_adj", "w") as stream:
+            stream.write("-1000")
+    except OSError:
+        pass  # only root may; a worker that is killed leaves its process stopped
+
+
+class Worker:
+    def __init__(self, job: Job, channel: socket.socket) -> None:
+        self._job = job
+        self._channel = channel
+        self._pid = job.identity.pid
+        self._backend = job.backend
+        self._journal: Journal = open_journal(job.journal)
+        self._operation: Optional[Operation] = None
+        self._hold: Optional[Hold] = None
+        self._clock = _Clock()
+        self._notes: List[str] = []
+        self._huge_pages = ""
+        self._undo_lock = False
+        self._state = "unknown"
+        self._state_before = "unknown"
+        self._stopped = job.stopped_by
+
+    def serve(self) -> None:
+        """Commands, one after another, until the module leaves or is gone."""
+        buffer = b""
+        while True:
+            line, newline, rest = buffer.partition(b"\n")
+            if not newline:
+                data = self._channel.recv(65536)
+                if not data:
+                    self._abandoned()
+                    return
+                buffer += data
+                continue
+            buffer = rest
+            command = command_from(line)
+            if command.do == "leave":
+                self._leave()
+                return
+            self._answer(self._perform(command))
+
+    def _answer(self, outcome: Outcome) -> None:
+        self._state = outcome.state
+        try:
+            self._channel.sendall(outcome.line())
+        except OSError:
+            pass  # the module is gone: the next read says so
+
+    def _perform(self, command: Command) -> Outcome:
+        self._clock = _Clock()
+        self._notes = []
+        self._state_before = command.state_before or self._state_before
+        actions: Dict[str, Callable[[Command], Outcome]] = {
+            "state": self._query,
+            "probe": self._probe,
+            "lock": self._lock,
+            "unlock": self._unlock,
+            "suspend": self._suspend,
+            "resume": self._resume,
+            "adopt": self._adopt,
+            "go_on": self._go_on,
+        }
+        try:
+            if not is_alive(self._job.identity):
+                raise _GoneError()
+            outcome = actions[command.do](command)
+        except _GoneError:
+            outcome = self._gone(command)
+        except HoldError as error:
+            outcome = self._not_held(command, error)
+        if self._operation is not None:
+            self._record(command, outcome)
+        return outcome
+
+    # What a command comes to
+
+    def _outcome(
+        self, ok: bool, state: str, reply: Optional[Reply] = None, step: str = "", remedy: str = ""
+    ) -> Outcome:
+        self._clock.step("")
+        failed = None if ok else reply
+        return Outcome(
+            ok=ok,
+            state=state,
+            stopped=self._stopped,
+            step="" if ok else step,
+            code=failed.code if failed else None,
+            text="" if failed is None else failed.text or result_text(failed.code),
+            remedy="" if ok else remedy,
+            seconds=dict(self._clock.seconds),
+            notes=tuple(self._notes),
+            huge_pages=self._huge_pages,
+        )
+
+    def _gone(self, command: Command) -> Outcome:
+        self._clock.step("")
+        now = read_identity(self._pid)
+        text = "the process has ended" if now is None or now == self._job.identity else "the PID is another process now"
+        return Outcome(
+            ok=False,
+            state="gone",
+            step=command.do,
+            text=f"{text}; it was left alone",
+            seconds=dict(self._clock.seconds),
+        )
+
+    def _not_held(self, command: Command, error: HoldError) -> Outcome:
+        """The process could not be held: it has been let go, and nothing was asked of the driver."""
+        self._hold = None
+        self._clock.step("")
+        stopped = (read_process(self._pid) or _NOTHING).state in ("T", "t")
+        self._stopped = (self._job.stopped_by or "us") if stopped else ""
+        state = "unknown" if stopped else self._ask(self._backend.state(self._pid)).state or "unknown"
+        return Outcome(
+            ok=False,
+            state=state,
+            stopped=self._stopped,
+            step=command.do,
+            text=f"{error.subject}: {error.evidence}. {error.reason}",
+            remedy=error.remedy,
+            seconds=dict(self._clock.seconds),
+        )
+
+    # The journal
+
+    def _step(self, name: str) -> None:
+        """Durable before it happens."""
+        self._clock.step(name)
+        if self._operation is None:
+            job = self._job
+            self._operation = self._journal.begin(
+                run_id=job.run_id,
+                identity=job.identity,
+                executable=job.executable,
+                uid=job.uid,
+                goal=job.goal,
+                state_before=self._state_before,
+                step=name,
+                worker=read_identity(os.getpid()),
+                park=job.park,
+                guard=job.guard,
+                stopped_by=job.stopped_by,
+                device_bytes=job.device_bytes,
+                backend=job.backend.name,
+            )
+            return
+        self._journal.step(self._operation.id, name)
+
+    def _fields(self, **changed: object) -> None:
+        """What a later run needs to undo this step, durable before the step."""
+        if self._operation is not None:
+            self._journal.update(self._operation.id, **changed)
+
+    def _record(self, command: Command, outcome: Outcome) -> None:
+        if self._operation is None:
+            return
+        if outcome.state == "checkpointed":
+            status = "suspended" if outcome.ok or command.do != "resume" else "failed"
+        elif outcome.state == "unknown":
+            status = "unknown"
+        elif outcome.state == "gone":
+            status = "failed"
+        elif outcome.ok:
+            status = "active" if outcome.state == "locked" and self._job.goal == "checkpointed" else "done"
+        else:
+            status = "failed"
+        self._journal.finish(self._operation.id, status, outcome.text, outcome.seconds, stopped_by=outcome.stopped)
+
+    # Driver calls
+
+    def _ask(self, call: Call, drop: bool = True) -> Reply:
+        """Its reply, however long it takes. drop: end with the module; a query that is dropped leaves nothing behind."""
+        while True:
+            reply = call.wait(0.25)
+            if reply is not None:
+                return reply
+            if drop and self._hold is None and self._module_is_gone():
+                os._exit(0)
+
+    def _module_is_gone(self) -> bool:
+        readable, _writable, _odd = select.select([self._channel], [], [], 0)
+        if not readable:
+            return False
+        try:
+            return not self._channel.recv(1, socket.MSG_PEEK)
+        except OSError:
+            return True
+
+    def _read_state(self) -> Reply:
+        if self._hold is not None:
+            return park.ask(self._hold, lambda: self._backend.state(self._pid))
+        return self._ask(self._backend.state(self._pid))
+
+    def _is_suspended_by_evidence(self) -> bool:
+        seen = read_process(self._pid)
+        if seen is None:
+            raise _GoneError()
+        return seen.looks_suspended
+
+    # Commands
+
+    def _query(self, command: Command) -> Outcome:
+        reply = self._read_state()
+        return self._outcome(reply.state is not None, reply.state or "unknown", reply, "state")
+
+    def _target(self) -> park.Target:
+        reply = self._ask(self._backend.restore_thread(self._pid))
+        thread = None if reply.tid is None else restore_thread_id(self._pid, reply.tid)
+        if thread is None:
+            raise HoldError(
+                f"PID {self._pid}",
+                f"the driver names no restore thread ({reply.text or result_text(reply.code)})",
+                "Without it the process can't be held while the driver works on it.",
+                "Look at the process with cuda_checkpoint_info.",
+            )
+        return park.Target(self._job.identity, thread)
+
+    def _deadlines(self) -> park.Deadlines:
+        return park.Deadlines(call=math.inf)
+
+    def _probe(self, command: Command) -> Outcome:
+        """Of a process that a dead worker left stopped: hold it, ask, keep it held."""
+        target = self._target()
+        self._step("seize")
+        self._hold = park.adopt(target, self._deadlines(), mask=self._mask_of_previous())
+        reply = self._read_state()
+        self._stopped = self._job.stopped_by or "us"
+        return self._outcome(reply.state is not None, reply.state or "unknown", reply, "probe")
+
+    def _mask_of_previous(self) -> Optional[str]:
+        return self._job.previous.signal_mask if self._job.previous is not None else None
+
+    def _lock(self, command: Command) -> Outcome:
+        self._step("lock")
+        self._undo_lock = self._state_before == "running"
+        if self._stopped == "other":
+            with park.continued(self._job.identity):
+                reply = self._ask(self._backend.lock(self._pid, command.timeout_ms), drop=False)
+                # Asked here: after this the process is stopped again, and would not answer.
+                state = self._ask(self._backend.state(self._pid), drop=False).state or "unknown"
+        else:
+            reply = self._ask(self._backend.lock(self._pid, command.timeout_ms), drop=False)
+            state = self._ask(self._backend.state(self._pid), drop=False).state or "unknown"
+        self._undo_lock = self._undo_lock and state == "locked"
+        remedy = "" if state == "locked" else _lock_remedy(reply.code, command.timeout_ms)
+        return self._outcome(state == "locked", state, reply, "lock", remedy)
+
+    def _unlock(self, command: Command) -> Outcome:
+        self._step("unlock")
+        if self._stopped and self._hold is None:
+            self._hold = park.adopt(self._target(), self._deadlines(), mask=self._mask_of_previous())
+        if self._hold is not None:
+            reply = park.ask(self._hold, lambda: self._backend.unlock(self._pid))
+            state = self._read_state().state or "unknown"
+            self._let_go(run=self._stopped != "other")
+        else:
+            reply = self._ask(self._backend.unlock(self._pid), drop=False)
+            state = self._read_state().state or "unknown"
+        self._undo_lock = False
+        return self._outcome(state == "running", state, reply, "unlock")
+
+    def _suspend(self, command: Command) -> Outcome:
+        if not self._backend.can_hold:
+            return self._suspend_unheld()
+        pages = HugePages(self._journal)
+        owner = read_identity(os.getpid())
+        target = self._target()
+        try:
+            if owner is not None:
+                self._huge_pages = pages.acquire(owner, self._job.huge_pages)
+            reply, self._hold = park.suspend(
+                target,
+                lambda: self._backend.checkpoint(self._pid),
+                self._step,
+                self._deadlines(),
+                mask=lambda mask: self._fields(signal_mask=mask, restore_tid=target.restore_tid),
+                hold=self._hold,
+            )
+        finally:
+            if owner is not None:
+                pages.release(owner)
+        done = reply is not None and reply.ok and self._is_suspended_by_evidence()
+        state = "checkpointed" if done else self._read_state().state or "unknown"
+        self._undo_lock = self._undo_lock and state == "locked"
+        if state != "checkpointed":
+            self._let_go(run=self._stopped != "other")
+            return self._outcome(False, state, reply, "checkpoint", _checkpoint_remedy(reply))
+        if not self._job.park:
+            self._let_go(run=self._stopped != "other")
+            return self._outcome(True, state)
+        self._stopped = self._stopped or "us"
+        if self._job.guard == "cgroup":
+            self._step("guard")
+            freezer.freeze(self._job.identity)
+        return self._outcome(True, state)
+
+    def _suspend_unheld(self) -> Outcome:
+        self._step("checkpoint")
+        reply = self._ask(self._backend.checkpoint(self._pid), drop=False)
+        state = self._ask(self._backend.state(self._pid)).state or "unknown"
+        self._undo_lock = self._undo_lock and state == "locked"
+        return self._outcome(state == "checkpointed", state, reply, "checkpoint", _checkpoint_remedy(reply))
+
+    def _resume(self, command: Command) -> Outcome:
+        goal = "running" if command.unlock else "locked"
+        calls: List[Tuple[str, Callable[[], Call]]] = [
+            ("restore", lambda: self._backend.restore(self._pid, command.pairs))
+        ]
+        if command.unlock and self._backend.can_lock:
+            calls.append(("unlock", lambda: self._backend.unlock(self._pid)))
+        if not self._backend.can_hold:
+            return self._resume_unheld(calls, goal)
+        target = self._target()
+        if self._hold is None:
+            self._relieve_guard()
+            self._step("seize")
+            if self._stopped:
+                self._hold = park.adopt(target, self._deadlines(), mask=self._mask_of_previous())
+        frozen_by_us = self._job.guard == "cgroup" or (
+            self._job.previous is not None and self._job.previous.guard == "cgroup"
+        )
+        if frozen_by_us and self._hold is not None:
+            freezer.thaw(self._job.identity)
+        replies, self._hold = park.resume(
+            target,
+            calls,
+            self._step,
+            self._deadlines(),
+            mask=lambda mask: self._fields(signal_mask=mask, restore_tid=target.restore_tid),
+            hold=self._hold,
+        )
+        last = replies[-1]
+        state = self._read_state().state or "unknown"
+        if state == goal:
+            self._step("continue")
+            self._let_go(run=self._stopped != "other")
+            return self._outcome(True, state)
+        self._stopped = self._stopped or "us"
+        return self._outcome(False, state, last, calls[len(replies) - 1][0], _restore_remedy(last, state, command))
+
+    def _resume_unheld(self, calls: List[Tuple[str, Callable[[], Call]]], goal: str) -> Outcome:
+        last: Optional[Reply] = None
+        name = ""
+        for name, call in calls:
+            self._step(name)
+            last = self._ask(call(), drop=False)
+            if not last.ok:
+                break
+        state = self._ask(self._backend.state(self._pid)).state or "unknown"
+        remedy = _restore_remedy(last, state, Command("resume")) if last is not None else ""
+        return self._outcome(state == goal, state, last, name, remedy)
+
+    def _adopt(self, command: Command) -> Outcome:
+        """Stop a suspended process whose threads run, or attach to one that lost its guard."""
+        self._relieve_guard()
+        target = self._target()
+        self._step("stop" if not self._stopped else "guard")
+        self._hold = park.adopt(target, self._deadlines(), mask=self._mask_of_previous())
+        self._stopped = self._stopped or "us"
+        done = self._is_suspended_by_evidence()
+        state = "checkpointed" if done else self._read_state().state or "unknown"
+        if state == "checkpointed" and self._job.guard == "cgroup":
+            freezer.freeze(self._job.identity)
+        return self._outcome(state == "checkpointed", state, step="guard")
+
+    def _go_on(self, command: Command) -> Outcome:
+        """Let a process that is held, or stopped by us, run again in the state that it is in."""
+        self._step("continue")
+        if self._hold is None:
+            self._hold = park.adopt(self._target(), self._deadlines(), mask=self._mask_of_previous())
+        state = self._read_state().state or "unknown"
+        self._let_go(run=True)
+        return self._outcome(True, state)
+
+    # Holding
+
+    def _let_go(self, run: bool) -> None:
+        hold, self._hold = self._hold, None
+        if hold is not None:
+            park.let_go(hold, run=run)
+        if run:
+            self._stopped = ""
+
+    def _relieve_guard(self) -> None:
+        """The worker that guards the process makes room: only one tracer can be attached."""
+        previous = self._job.previous
+        if previous is None or previous.worker is None or not is_alive(previous.worker):
+            return
+        try:
+            os.kill(previous.worker.pid, signal.SIGTERM)
+        except ProcessLookupError:
+            return
+        end = time.monotonic() + 30
+        while is_alive(previous.worker):
+            if time.monotonic() > end:
+                raise HoldError(
+                    f"PID {self._pid}",
+                    f"its guard (PID {previous.worker.pid}) does not let go within 30 s",
+                    "Only one tracer can be attached to a process.",
+                    "Look at that worker; ended with SIGKILL it leaves the process stopped.",
+                )
+            time.sleep(0.002)
+
+    # The end
+
+    def _abandoned(self) -> None:
+        """The module died or gave up waiting: nothing is left half way."""
+        if self._undo_lock and self._state == "locked" and is_alive(self._job.identity):
+            self._step("unlock")
+            self._unlock(Command("unlock"))
+            if self._operation is not None:
+                self._journal.finish(
+                    self._operation.id, "undone", "the module ended before the checkpoint; unlocked again", {}
+                )
+        self._leave()
+
+    def _leave(self) -> None:
+        self._channel.close()
+        if self._hold is None:
+            return
+        if self._state != "checkpointed" or self._job.guard == "none" or not self._job.park:
+            self._let_go(run=False)
+            return
+        self._journal.close()
+        guard(self._hold)
+
+
+@dataclass(frozen=True)
+class _Nothing:
+    state: str = ""
+
+
+_NOTHING = _Nothing()
+
+
+def _lock_remedy(code: Optional[int], timeout_ms: int) -> str:
+    if code == 600:
+        return (
+            f"Its GPU work did not come to an end within lock_timeout ({timeout_ms / 1000:g} s): give more time, or wait "
+            "until the kernel or the collective is over."
+        )
+    if code == 801:
+        return "The driver does not support this process; an MPS client is one such."
+    return ""
+
+
+def _checkpoint_remedy(reply: Optional[Reply]) -> str:
+    if reply is None or reply.ok:
+        return ""
+    what = {
+        801: "It uses what the driver can't suspend, such as managed memory",
+        2: "Host memory for a copy of its GPU memory was not to be had",
+        999: "An earlier checkpoint of this process was refused, and the driver refuses every later one",
+    }.get(reply.code or 0, "The driver refused")
+    return f"{what}. It runs on unharmed, but this process can't be suspended any more until it is started anew."
+
+
+def _restore_remedy(reply: Optional[Reply], state: str, command: Command) -> str:
+    if reply is not None and reply.code == 1 and command.pairs:
+        return "The driver refused the device map; nothing has changed. Run the task again without it, or with another one."
+    if reply is not None and reply.code in POISON:
+        return (
+            "The driver refuses every further call on a process whose restore failed like this. It is kept stopped, with its "
+            "memory in host memory. A CRIU image made of it before can be restored; otherwise end it with SIGTERM or "
+            "SIGKILL and start it anew."
+        )
+    if state == "checkpointed":
+        return "It is still suspended and whole: run the task again."
+    if state == "locked":
+        return "Its GPU memory is back; only the unlock is missing: run the task again."
+    return "Run the task again: the state is read anew."

@@ -1,0 +1,107 @@
+# Copyright (c) 2026, gpufleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Loaded by every Python of a test host: kills what /run/faults.json names when a worker has journalled a step.
+
+{"step": NAME, "victim": "worker" | "module" | "session", "delay": SECONDS}: at the first such step, or that long into
+it. What was done is written to /run/faults.done. The code under test knows nothing of this.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+PLAN = Path("/run/faults.json")
+DONE = Path("/run/faults.done")
+TARGET = "ansible_collections.gpufleet.checkpoint.plugins.module_utils._worker"
+MODULE = os.getpid()
+
+
+def ancestors(pid: int) -> list[int]:
+    found = []
+    while pid > 1:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        pid = int(fields[1])
+        found.append(pid)
+    return found
+
+
+def name_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
+
+
+# Read while the module lives: a worker has lost its ancestors.
+SESSION = [pid for pid in ancestors(MODULE) if name_of(pid) == "sshd-session"] if PLAN.exists() else []
+
+
+def kill(plan: dict[str, Any]) -> None:
+    victims = {"worker": [os.getpid()], "module": [MODULE], "session": SESSION}[plan["victim"]]
+    DONE.write_text(json.dumps({"plan": plan, "victims": victims}))
+    if not plan["delay"]:
+        for pid in victims:
+            os.kill(pid, signal.SIGKILL)
+        return
+    # A grandchild, so that the worker has no child that it does not know.
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.execv("/bin/sh", ["sh", "-c", f"sleep {plan['delay']}; kill -9 {' '.join(map(str, victims))}"])
+        os._exit(0)
+    os.wait()
+
+
+def reached(name: str) -> None:
+    try:
+        plan = json.loads(PLAN.read_text())
+        if plan["step"] != name:
+            return
+        PLAN.unlink()  # once
+    except FileNotFoundError:
+        return
+    kill(plan)
+
+
+def wrap(module: Any) -> None:
+    step = module.Worker._step
+
+    def stepped(worker: object, name: str) -> None:
+        step(worker, name)
+        reached(name)
+
+    module.Worker._step = stepped
+
+
+class Loader:
+    def __init__(self, real: Any) -> None:
+        self.real = real
+
+    def create_module(self, spec: Any) -> Any:
+        return self.real.create_module(spec)
+
+    def exec_module(self, module: Any) -> None:
+        self.real.exec_module(module)
+        wrap(module)
+
+
+class Finder:
+    """Finds nothing itself; what the others find for TARGET is changed once it is loaded."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
+        if name != TARGET:
+            return None
+        for finder in sys.meta_path:
+            spec: Any = None if finder is Finder else finder.find_spec(name, path, target)
+            if spec is not None:
+                spec.loader = Loader(spec.loader)
+                return spec
+        return None
+
+
+if PLAN.exists():
+    sys.meta_path.insert(0, Finder)

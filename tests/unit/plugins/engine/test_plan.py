@@ -1,0 +1,167 @@
+# Copyright (c) 2026, gpufleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The shortest legal path from any state to any other, and how a process may be looked at."""
+
+import itertools
+from dataclasses import replace
+from typing import Optional
+
+import pytest
+
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._plan import (
+    ASK,
+    BUSY,
+    FROZEN,
+    GOALS,
+    INTERRUPTED,
+    PARKED,
+    RUNAWAY,
+    STOPPED,
+    UNOWNED,
+    Evidence,
+    Memory,
+    NoPathError,
+    View,
+    is_away,
+    look,
+    steps,
+    watchdog_seconds,
+)
+
+# The driver's legal transitions, gpu-facts and tests/conformance: state/*.
+LEGAL = {
+    "lock": ("running", "locked"),
+    "checkpoint": ("locked", "checkpointed"),
+    "restore": ("checkpointed", "locked"),
+    "unlock": ("locked", "running"),
+}
+
+
+def walk(view: View, plan: "tuple[str, ...]") -> "tuple[str, str]":
+    """Where the plan ends, by the driver's rules: the CUDA state, and by whom the process is stopped then."""
+    state, stopped = view.state, view.stopped
+    for step in plan:
+        if step in LEGAL:
+            before, after = LEGAL[step]
+            assert state == before, f"{step} is illegal in {state}"
+            state = after
+        elif step == "park":
+            stopped = stopped or "us"
+        elif step == "continue":
+            assert stopped == "us"
+            stopped = ""
+        else:
+            assert step in ("probe", "guard")
+    return state, stopped
+
+
+@pytest.mark.parametrize("state,goal,stopped", list(itertools.product(GOALS, GOALS, ("", "us", "other"))))
+@pytest.mark.parametrize("park", [True, False])
+def test_every_path_is_legal_ends_where_it_should_and_is_shortest(
+    state: str, goal: str, stopped: str, park: bool
+) -> None:
+    view = View(state, stopped, guarded=stopped == "us")
+    plan = steps(view, goal, park=park, guard=True)
+    ended, still_stopped = walk(view, plan)
+    assert ended == goal
+    assert len([step for step in plan if step in LEGAL]) == abs(GOALS.index(state) - GOALS.index(goal))
+    if stopped == "other":
+        assert still_stopped == "other", "whoever stopped it continues it"
+    elif goal != "checkpointed":
+        assert still_stopped == ""
+    elif park:
+        assert still_stopped == "us"
+
+
+@pytest.mark.parametrize("goal", GOALS)
+def test_nothing_to_do_where_it_is_already(goal: str) -> None:
+    stopped = "us" if goal == "checkpointed" else ""
+    assert steps(View(goal, stopped, guarded=True), goal, park=True, guard=True) == ()
+
+
+def test_a_lost_guard_is_the_only_step() -> None:
+    view = View("checkpointed", "us", guarded=False)
+    assert steps(view, "checkpointed", park=True, guard=True) == ("guard",)
+    assert steps(view, "checkpointed", park=True, guard=False) == ()
+
+
+def test_a_process_whose_state_is_only_known_when_held_is_probed_first() -> None:
+    assert steps(View("locked", "us", held_first=True), "running", True, True) == ("probe", "unlock", "continue")
+
+
+@pytest.mark.parametrize("state", ["failed", "unknown", "checkpointing", "restoring", "gone"])
+def test_no_path_from_a_state_that_is_none(state: str) -> None:
+    with pytest.raises(NoPathError, match=state):
+        steps(View(state), "running", True, True)
+
+
+def test_away_and_towards() -> None:
+    assert is_away(View("running"), "locked") and is_away(View("locked"), "checkpointed")
+    assert not is_away(View("checkpointed"), "locked") and not is_away(View("running"), "running")
+
+
+def evidence(**changed: bool) -> Evidence:
+    values = {"stopped": False, "frozen": False, "looks_suspended": False, "holds_devices": True, **changed}
+    return Evidence(**values)
+
+
+def memory(**changed: object) -> Memory:
+    usual = Memory(status="suspended", step="park", worker_alive=False, park=True, guard="holder", stopped_by="us")
+    return replace(usual, **changed)  # type: ignore[arg-type]  # a shorthand for the fields that matter
+
+
+SUSPENDED = {"looks_suspended": True, "holds_devices": False}
+
+
+@pytest.mark.parametrize(
+    "seen,known,kind",
+    [
+        (evidence(), None, ASK),
+        (evidence(stopped=True), None, STOPPED),
+        (evidence(frozen=True), None, FROZEN),
+        (evidence(stopped=True, frozen=True), None, FROZEN),
+        (evidence(**SUSPENDED), None, ASK),
+        (evidence(stopped=True, **SUSPENDED), None, UNOWNED),
+        (evidence(stopped=True, **SUSPENDED), memory(), PARKED),
+        (evidence(stopped=True, **SUSPENDED), memory(worker_alive=True), PARKED),
+        (evidence(**SUSPENDED), memory(), RUNAWAY),
+        (evidence(**SUSPENDED), memory(park=False), ASK),
+        (evidence(stopped=True, **SUSPENDED), memory(status="failed", step="restore"), PARKED),
+        (evidence(stopped=True), memory(status="active", step="checkpoint"), INTERRUPTED),
+        (evidence(stopped=True, **SUSPENDED), memory(status="active", step="restore"), INTERRUPTED),
+        (evidence(stopped=True), memory(status="suspended"), INTERRUPTED),
+        (evidence(), memory(status="active", step="lock"), ASK),
+        (evidence(stopped=True), memory(status="active", step="checkpoint", stopped_by="other"), STOPPED),
+        (evidence(), memory(status="active", step="checkpoint", worker_alive=True), BUSY),
+        (evidence(stopped=True), memory(status="done", step="unlock"), STOPPED),
+        (evidence(frozen=True, **SUSPENDED), memory(guard="cgroup"), PARKED),
+        (evidence(frozen=True, **SUSPENDED), memory(), FROZEN),
+    ],
+)
+def test_how_a_process_may_be_looked_at(seen: Evidence, known: Optional[Memory], kind: str) -> None:
+    assert look(seen, known) == kind
+
+
+def test_a_stopped_or_frozen_process_is_never_asked_unheld() -> None:
+    for stopped, frozen, looks, holds in itertools.product([True, False], repeat=4):
+        if not stopped and not frozen:
+            continue
+        seen = Evidence(stopped, frozen, looks, holds)
+        known = [None] + [
+            memory(status=status, step=step, worker_alive=alive, park=park, guard=guard, stopped_by=by)
+            for status in ("active", "suspended", "done", "failed", "undone", "unknown")
+            for step in ("lock", "stop", "checkpoint", "restore", "unlock", "continue")
+            for alive in (True, False)
+            for park in (True, False)
+            for guard in ("holder", "cgroup", "none")
+            for by in ("us", "other")
+        ]
+        for one in known:
+            assert look(seen, one) != ASK, (seen, one)
+
+
+def test_the_watchdog_grows_with_the_bytes_and_can_be_set() -> None:
+    assert watchdog_seconds(0, 0) == 60
+    assert watchdog_seconds(100 << 30, 0) > 2 * 100 / 1.2, "twice what the slowest measured copy takes"
+    assert watchdog_seconds(100 << 30, 5) == 5
