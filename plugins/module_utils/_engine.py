@@ -63,12 +63,14 @@ class Engine:
         journal: Journal,
         snapshot: Callable[[Sequence[int]], Snapshot] = read_snapshot,
         start: Callable[[_worker.Job, socket.socket], int] = _worker.start,
+        gpus: Callable[[], Sequence[GpuSnapshot]] = read_gpus,
     ) -> None:
         self.options = self._options = options
         self.backend = self._backend = backend
         self.decided = False
         self._journal = journal
         self._start = start
+        self._read_gpus = gpus
         self._pool = Pool(self._start_worker)
         self._survey = Survey(journal, options.allow, snapshot)
         self._pairs: Tuple[Tuple[str, str], ...] = ()
@@ -95,6 +97,8 @@ class Engine:
             self._decide()
             if not self._options.check:
                 self._act()
+            if any(subject.failure is not None for subject in self.subjects):
+                raise Failed(self._message(""))
         finally:
             self._pool.leave({subject.pid for subject in self.subjects})
 
@@ -174,7 +178,7 @@ class Engine:
         away = [subject for subject in planned if set(subject.plan) & {"lock", "checkpoint"}]
         blocked = [subject for subject in self.subjects if subject.view.state not in _plan.RANK]
         action = "suspend" if options.goal == "checkpointed" else "lock" if options.goal == "locked" else "resume"
-        blocking.extend(self._gate(action, [subject for subject in [*away, *blocked]]))
+        blocking.extend(self._gate(action, [*away, *blocked]))
         towards = [subject for subject in planned if "restore" in subject.plan]
         if towards:
             self._map_devices(towards)
@@ -218,13 +222,33 @@ class Engine:
         self._pairs = _device_map.resolve(self._options.device_map, self.gpus, needs).pairs
 
     def _gate_restores(self, towards: Sequence[Subject]) -> List[Finding]:
-        findings = self._gate("resume", towards, self._pairs)
-        unknown = [
-            _findings.unrecorded(subject, "vram_short" in self._options.allow)
-            for subject in towards
-            if subject.device_bytes is None
-        ]
-        return findings + self._note(unknown)
+        """Each for itself here, too: what has room comes back, what has none stays suspended and is named. Only where
+        nothing at all can come back is it a refusal.
+        """
+        promised: Dict[str, int] = {}
+        refusals: List[Finding] = []
+        refused: List[Subject] = []
+        for subject in towards:
+            blocking = self._note(self._survey.evaluate("resume", [subject], self._pairs, promised))
+            if subject.device_bytes is None:
+                blocking += self._note([_findings.unrecorded(subject, "vram_short" in self._options.allow)])
+            if blocking:
+                refused.append(subject)
+                refusals.extend(blocking)
+                subject.failure = _refusal(subject, blocking)
+                continue
+            for uuid, held in self._needs(subject).items():
+                promised[uuid] = promised.get(uuid, 0) + held
+        if len(refused) == len(self.subjects):
+            return refusals
+        for subject in refused:
+            subject.plan = ()
+        return []
+
+    def _needs(self, subject: Subject) -> Dict[str, int]:
+        """GPU UUID to bytes, on the GPUs that it goes to."""
+        moved = dict(self._pairs)
+        return {moved.get(uuid, uuid): held for uuid, held in (subject.device_bytes or {}).items()}
 
     # Doing it
 
@@ -298,9 +322,7 @@ class Engine:
         if again:
             self._revive(again)
             left = [subject for subject in left if subject not in again] + self._try_towards(again)
-        self._keep_guards([subject for subject in subjects if subject.failure is None])
-        if left:
-            raise Failed(self._message(""))
+        self._keep_guards([subject for subject in subjects if subject not in left])
 
     def _try_towards(self, subjects: Sequence[Subject]) -> List[Subject]:
         options = self._options
@@ -327,9 +349,9 @@ class Engine:
         owner = read_identity(self._pool.workers[subject.pid])
         if owner is None or "vram_short" in self._options.allow or not subject.device_bytes:
             return True
-        moved = dict(self._pairs)
-        needs = {moved.get(uuid, uuid): held for uuid, held in subject.device_bytes.items()}
-        shortage = self._journal.reserve(owner, needs, lambda: {gpu.uuid: gpu.free_bytes for gpu in read_gpus()})
+        shortage = self._journal.reserve(
+            owner, self._needs(subject), lambda: {gpu.uuid: gpu.free_bytes for gpu in self._read_gpus()}
+        )
         if shortage is None:
             subject.failure = None
             return True
@@ -411,6 +433,17 @@ def _stopped_by(subject: Subject) -> str:
     if subject.kind in (_plan.PARKED, _plan.INTERRUPTED):
         return subject.operation.stopped_by or "us" if subject.operation is not None else "us"
     return ""
+
+
+def _refusal(subject: Subject, findings: Sequence[Finding]) -> Outcome:
+    return Outcome(
+        ok=False,
+        state=subject.state,
+        stopped=subject.stopped,
+        step="gate",
+        text=" ".join(finding.message() for finding in findings),
+        remedy="It is still suspended and whole.",
+    )
 
 
 def _may_be_retried(subject: Subject) -> bool:

@@ -35,11 +35,15 @@ _NUMBER_OR_NONE = ("restore_tid",)
 class Operation:
     """What one run did with one process.
 
-    identity: of the process. goal: the state that was asked for. state_before: what it was in. step: the last one begun.
-    status: "active" a worker is at it, or died; "suspended"; "done"; "failed"; "undone" back where it was; "unknown" the
-    driver gave no answer in time. worker: who makes the calls, and guards. park, guard: as in the module's options.
-    restore_tid: CUDA's restore thread; signal_mask: the one that it had before it was held. stopped_by: "", "us" or
-    "other". device_bytes: GPU UUID to bytes held when it was suspended. created, updated: seconds since the epoch.
+    identity: of the process. goal: the state that was asked for. state_before: what it was in.
+    step: the last one begun.
+    status: "active" (a worker is at it, or died at it), "suspended", "done", "failed", "undone" (back where it was),
+    "unknown" (the driver gave no answer in time).
+    worker: who makes the calls, and guards. park, guard: as in the module's options.
+    restore_tid: CUDA's restore thread. signal_mask: the one that it had before it was held.
+    stopped_by: "", "us" or "other".
+    device_bytes: GPU UUID to bytes held when it was suspended.
+    created, updated: seconds since the epoch.
     """
 
     id: int
@@ -87,6 +91,12 @@ class Journal:
     @property
     def path(self) -> str:
         return self.file.path
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """The next use opens it again."""
@@ -259,12 +269,16 @@ class Journal:
         """GPU UUID to bytes that live owners reserved; `but` those of these owners."""
         return self._reservations.reserved(alive, but)
 
+    def drop_reservations(self, alive: Callable[[Identity], bool] = is_alive) -> None:
+        """Those of owners that are gone. A journal that was opened for reading is left as it is."""
+        self._reservations.drop(alive)
+
 
 def open_journal(path: str, create: bool = True, busy_seconds: float = BUSY_SECONDS) -> Journal:
     """create: make it if it is missing, and write to it. Without, nothing is written, and a missing one reads as empty.
 
-    Raises JournalError: a place that others can write, a file of somebody else, a symbolic link, a newer schema, damage,
-    no space, no rights. SqliteMissing (a JournalError) when this Python lacks sqlite3.
+    Raises JournalError: a place that others can write, a file of somebody else, a symbolic link, a newer schema,
+    damage, no space, no rights. SqliteMissing (a JournalError) when this Python lacks sqlite3.
     """
     return Journal(JournalFile(path, create, busy_seconds))
 

@@ -20,7 +20,7 @@ class JournalError(Exception):
 
 
 class SqliteMissing(JournalError):
-    """This Python has no sqlite3. `library`: its name for missing_required_lib(); `trace`: the traceback of the import."""
+    """This Python has no sqlite3. `library`: its name for missing_required_lib(); `trace`: of the import."""
 
     library = "sqlite3"
 
@@ -29,6 +29,6 @@ class SqliteMissing(JournalError):
             f"Python {sys.executable}",
             "its module sqlite3 can't be imported",
             "The journal is an SQLite database.",
-            "Install the package of the distribution that has it, or name another Python in ansible_python_interpreter.",
+            "Install the package that has it, or name another Python in ansible_python_interpreter.",
         )
         self.trace = trace

@@ -219,8 +219,8 @@ class JournalFile:
             self.subject,
             f"it is damaged ({evidence})",
             _LOSS,
-            f"Restore it from a backup, or find suspended processes with cuda_checkpoint_info, then move {self.path} and the "
-            "files beside it that begin with its name to another place; a new one is made.",
+            f"Restore it from a backup. Without one, move {self.path} and the files beside it whose names begin like "
+            "its own to another place, and look for suspended processes with cuda_checkpoint_info; a new one is made.",
         )
 
     @contextmanager
@@ -248,7 +248,7 @@ class JournalFile:
                 self.subject,
                 f"SQLite says: {text}",
                 "It can't be written, and no step is made that was not written down first.",
-                f"Look for a read-only file system, an immutable file or missing rights at {os.path.dirname(self.path)}.",
+                f"Look for a read-only file system, an immutable file or no rights in {os.path.dirname(self.path)}.",
             )
         if "locked" in text or "busy" in text:
             return JournalError(

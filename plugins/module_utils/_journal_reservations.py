@@ -73,6 +73,12 @@ class Reservations:
         rows = self._file.read("SELECT * FROM reservations")
         return _sum(row for row in rows if _owner(row) not in left_out and alive(_owner(row)))
 
+    def drop(self, alive: Callable[[Identity], bool]) -> None:
+        rows = self._file.read("SELECT * FROM reservations")
+        if self._file.writable and not all(alive(owner) for owner in {_owner(row) for row in rows}):
+            with self._file.transaction() as connection:
+                _drop_dead(connection, alive)
+
 
 def _drop_dead(connection: sqlite3.Connection, alive: Callable[[Identity], bool]) -> Iterable[sqlite3.Row]:
     rows = connection.execute("SELECT * FROM reservations").fetchall()

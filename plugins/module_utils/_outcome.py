@@ -15,7 +15,7 @@ class Command:
     """do: state, probe, lock, unlock, suspend, resume, adopt, go_on, leave.
 
     timeout_ms: of a lock. unlock: resume up to running, else up to locked. pairs: GPU UUIDs, old and new, empty for a
-    plain restore. state_before: the CUDA state that the run found, which the worker can only be told after it was asked.
+    plain restore. state_before: the CUDA state that the run found; the worker is told, since others may have asked.
     """
 
     do: str

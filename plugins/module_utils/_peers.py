@@ -23,7 +23,7 @@ class Holder:
 
 @dataclass(frozen=True)
 class Peers:
-    """None is unknown. tcp: PIDs. remote: "local-port address:port" of connections to other hosts. unix: (PID, name)."""
+    """None is unknown. tcp: PIDs. remote: "local-port address:port", connections to other hosts. unix: (PID, name)."""
 
     tcp: Optional[Tuple[int, ...]]
     remote: Optional[Tuple[str, ...]]

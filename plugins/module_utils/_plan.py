@@ -115,7 +115,7 @@ def steps(view: View, goal: str, park: bool, guard: bool) -> Tuple[str, ...]:
         if view.state == "running":
             return first + go_on + ("lock", "checkpoint") + parked
         if view.state == "locked":
-            return first + ("checkpoint",) + parked
+            return (*first, "checkpoint", *parked)
         if view.stopped == "us":
             return first + (("guard",) if guard and not view.guarded else ())
         return first + parked

@@ -293,12 +293,16 @@ class _Reader:
 
     def read(self, pid: int, maps: Optional[bytes] = None) -> Optional[_Found]:
         """None: it is gone. maps: /proc/PID/maps where it was read already."""
-        try:
-            return self._read(pid, maps)
-        except OSError as error:
-            if _is_gone(error):
-                return None
-            raise
+        for _attempt in range(3):
+            try:
+                return self._read(pid, maps)
+            except OSError as error:
+                if not _is_gone(error):
+                    raise
+            if not os.path.exists(f"/proc/{pid}"):
+                break
+            maps = None  # a thread ended, not the process
+        return None
 
     def _read(self, pid: int, maps: Optional[bytes]) -> Optional[_Found]:
         base = f"/proc/{pid}"

@@ -48,7 +48,7 @@ class Survey:
         return [self.subject(self.snapshot, entry.pid) for entry in wanted]
 
     def selected(self, criteria: Optional[Mapping[str, Any]]) -> List[Subject]:
-        """Those that match; None: every CUDA process, and whatever the journal knows as suspended. Raises SelectError."""
+        """Those that match; None: every CUDA process, suspended ones as well. Raises SelectError."""
         remembered = self._remembered()
         self.snapshot = self._read([operation.identity.pid for operation in remembered])
         held = {operation.identity.pid: dict(operation.device_bytes) for operation in remembered}
@@ -92,12 +92,21 @@ class Survey:
         return subject
 
     def evaluate(
-        self, action: str, subjects: Sequence[Subject], pairs: Sequence[Tuple[str, str]] = ()
+        self,
+        action: str,
+        subjects: Sequence[Subject],
+        pairs: Sequence[Tuple[str, str]] = (),
+        promised: Optional[Mapping[str, int]] = None,
     ) -> Tuple[Finding, ...]:
-        """What speaks against an action ("lock", "suspend", "resume") on all of them. pairs: old and new GPU UUID."""
+        """What speaks against an action ("lock", "suspend", "resume") on all of them. pairs: old and new GPU UUID.
+        promised: GPU UUID to bytes that this run has given to others already.
+        """
         if not subjects or self.snapshot is None:
             return ()
         moved = dict(pairs)
+        reserved = dict(self._journal.reserved(is_alive))
+        for uuid, held in (promised or {}).items():
+            reserved[uuid] = reserved.get(uuid, 0) + held
         context = Context(
             snapshot=self.snapshot,
             targets=tuple(subject.pid for subject in subjects),
@@ -108,7 +117,7 @@ class Survey:
             },
             parked_by_us=frozenset(subject.pid for subject in subjects if subject.kind in OURS),
             uid=os.geteuid(),
-            reserved=self._journal.reserved(is_alive),
+            reserved=reserved,
         )
         return evaluate(context, self._allow)
 

@@ -51,7 +51,7 @@ def _check(
     if entry.start_ticks is not None and entry.start_ticks != identity.start_ticks:
         raise ArgumentError(
             "pids",
-            f"{entry.pid} is another process now: it started at {identity.start_ticks} ticks, not at {entry.start_ticks}",
+            f"{entry.pid} is another process now: it started at {identity.start_ticks} ticks, not {entry.start_ticks}",
             "The process that was meant has ended, and its PID was used again.",
         )
     if entry.boot_id is not None and entry.boot_id != identity.boot_id:
@@ -64,8 +64,8 @@ def _check(
         if operation.identity.pid == entry.pid and operation.identity.start_ticks != identity.start_ticks:
             raise ArgumentError(
                 "pids",
-                f"{entry.pid} ({process.name}) is not the process that run {operation.run_id} worked on: that one "
-                f"({operation.executable}) started at {operation.identity.start_ticks} ticks, this one at {identity.start_ticks}",
+                f"{entry.pid} ({process.name}), started at {identity.start_ticks} ticks, is not the process that run "
+                f"{operation.run_id} worked on: {operation.executable}, started at {operation.identity.start_ticks}",
                 "That process has ended, and its PID was used again. To work on the new one, name it with its "
                 f"start: {{pid: {entry.pid}, start_ticks: {identity.start_ticks}}}.",
             )

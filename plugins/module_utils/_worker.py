@@ -31,6 +31,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal impor
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._outcome import Command, Outcome, command_from
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import (
     Identity,
+    ProcessSnapshot,
     is_alive,
     read_identity,
     read_process,
@@ -63,6 +64,24 @@ class Job:
     backend: Backend
     journal: str
     previous: Optional[Operation] = None
+
+
+def query_job(process: ProcessSnapshot, backend: Backend, journal: str) -> Job:
+    """For a worker that only asks."""
+    return Job(
+        identity=process.identity,
+        run_id="",
+        goal="",
+        executable=process.executable,
+        uid=process.uid,
+        stopped_by="",
+        device_bytes={},
+        park=False,
+        guard="none",
+        huge_pages="keep",
+        backend=backend,
+        journal=journal,
+    )
 
 
 @dataclass
@@ -127,7 +146,7 @@ class Worker:
         self._channel = channel
         self._pid = job.identity.pid
         self._backend = job.backend
-        self._journal: Journal = open_journal(job.journal)
+        self._opened: Optional[Journal] = None
         self._operation: Optional[Operation] = None
         self._hold: Optional[Hold] = None
         self._clock = _Clock()
@@ -144,7 +163,10 @@ class Worker:
         while True:
             line, newline, rest = buffer.partition(b"\n")
             if not newline:
-                data = self._channel.recv(65536)
+                try:
+                    data = self._channel.recv(65536)
+                except ConnectionError:
+                    data = b""
                 if not data:
                     self._abandoned()
                     return
@@ -241,6 +263,13 @@ class Worker:
 
     # The journal
 
+    @property
+    def _journal(self) -> Journal:
+        """Opened by the first step: a query leaves no trace."""
+        if self._opened is None:
+            self._opened = open_journal(self._job.journal)
+        return self._opened
+
     def _step(self, name: str) -> None:
         """Durable before it happens."""
         self._clock.step(name)
@@ -254,7 +283,7 @@ class Worker:
                 goal=job.goal,
                 state_before=self._state_before,
                 step=name,
-                worker=read_identity(os.getpid()),
+                worker=_self(),
                 park=job.park,
                 guard=job.guard,
                 stopped_by=job.stopped_by,
@@ -287,7 +316,7 @@ class Worker:
     # Driver calls
 
     def _ask(self, call: Call, drop: bool = True) -> Reply:
-        """Its reply, however long it takes. drop: end with the module; a query that is dropped leaves nothing behind."""
+        """Its reply, however long it takes. drop: end with the module; a dropped query leaves nothing behind."""
         while True:
             reply = call.wait(0.25)
             if reply is not None:
@@ -318,7 +347,11 @@ class Worker:
     # Commands
 
     def _query(self, command: Command) -> Outcome:
-        reply = self._read_state()
+        if self._stopped == "other":
+            with park.continued(self._job.identity):
+                reply = self._ask(self._backend.state(self._pid))
+        else:
+            reply = self._read_state()
         return self._outcome(reply.state is not None, reply.state or "unknown", reply, "state")
 
     def _target(self) -> park.Target:
@@ -353,15 +386,17 @@ class Worker:
         self._undo_lock = self._state_before == "running"
         if self._stopped == "other":
             with park.continued(self._job.identity):
-                reply = self._ask(self._backend.lock(self._pid, command.timeout_ms), drop=False)
-                # Asked here: after this the process is stopped again, and would not answer.
-                state = self._ask(self._backend.state(self._pid), drop=False).state or "unknown"
+                # Asked within: stopped again, it would not answer.
+                reply, state = self._lock_running(command)
         else:
-            reply = self._ask(self._backend.lock(self._pid, command.timeout_ms), drop=False)
-            state = self._ask(self._backend.state(self._pid), drop=False).state or "unknown"
+            reply, state = self._lock_running(command)
         self._undo_lock = self._undo_lock and state == "locked"
         remedy = "" if state == "locked" else _lock_remedy(reply.code, command.timeout_ms)
         return self._outcome(state == "locked", state, reply, "lock", remedy)
+
+    def _lock_running(self, command: Command) -> Tuple[Reply, str]:
+        reply = self._ask(self._backend.lock(self._pid, command.timeout_ms), drop=False)
+        return reply, self._ask(self._backend.state(self._pid), drop=False).state or "unknown"
 
     def _unlock(self, command: Command) -> Outcome:
         self._step("unlock")
@@ -381,11 +416,9 @@ class Worker:
         if not self._backend.can_hold:
             return self._suspend_unheld()
         pages = HugePages(self._journal)
-        owner = read_identity(os.getpid())
         target = self._target()
         try:
-            if owner is not None:
-                self._huge_pages = pages.acquire(owner, self._job.huge_pages)
+            self._huge_pages = pages.acquire(_self(), self._job.huge_pages)
             reply, self._hold = park.suspend(
                 target,
                 lambda: self._backend.checkpoint(self._pid),
@@ -395,8 +428,7 @@ class Worker:
                 hold=self._hold,
             )
         finally:
-            if owner is not None:
-                pages.release(owner)
+            pages.release(_self())
         done = reply is not None and reply.ok and self._is_suspended_by_evidence()
         state = "checkpointed" if done else self._read_state().state or "unknown"
         self._undo_lock = self._undo_lock and state == "locked"
@@ -449,6 +481,7 @@ class Worker:
         )
         last = replies[-1]
         state = self._read_state().state or "unknown"
+        self._journal.release(_self())
         if state == goal:
             self._step("continue")
             self._let_go(run=self._stopped != "other")
@@ -543,6 +576,13 @@ class Worker:
         guard(self._hold)
 
 
+def _self() -> Identity:
+    identity = read_identity(os.getpid())
+    if identity is None:
+        raise LookupError("this process is not in /proc")
+    return identity
+
+
 @dataclass(frozen=True)
 class _Nothing:
     state: str = ""
@@ -554,8 +594,8 @@ _NOTHING = _Nothing()
 def _lock_remedy(code: Optional[int], timeout_ms: int) -> str:
     if code == 600:
         return (
-            f"Its GPU work did not come to an end within lock_timeout ({timeout_ms / 1000:g} s): give more time, or wait "
-            "until the kernel or the collective is over."
+            f"Its GPU work did not come to an end within lock_timeout ({timeout_ms / 1000:g} s): give more time, or "
+            "wait until the kernel or the collective is over."
         )
     if code == 801:
         return "The driver does not support this process; an MPS client is one such."
@@ -575,12 +615,12 @@ def _checkpoint_remedy(reply: Optional[Reply]) -> str:
 
 def _restore_remedy(reply: Optional[Reply], state: str, command: Command) -> str:
     if reply is not None and reply.code == 1 and command.pairs:
-        return "The driver refused the device map; nothing has changed. Run the task again without it, or with another one."
+        return "The driver refused the device map; nothing has changed. Run the task again without it, or with another."
     if reply is not None and reply.code in POISON:
         return (
-            "The driver refuses every further call on a process whose restore failed like this. It is kept stopped, with its "
-            "memory in host memory. A CRIU image made of it before can be restored; otherwise end it with SIGTERM or "
-            "SIGKILL and start it anew."
+            "The driver refuses every further call on a process whose restore failed like this. It is kept stopped, "
+            "with its memory in host memory. A CRIU image made of it before can be restored; otherwise end it with "
+            "SIGTERM or SIGKILL and start it anew."
         )
     if state == "checkpointed":
         return "It is still suspended and whole: run the task again."

@@ -109,8 +109,8 @@ options:
     description:
       - Whether a suspended process stays stopped until it is resumed.
       - With V(false) its threads are held during the steps only and run while it is suspended, for example to answer
-        health checks. Only programs that are known not to call the driver then survive it, and a worker that dies during
-        a step lets the threads run at once. A warning says so for each process.
+        health checks. Only programs that are known not to call the driver then survive it, and a worker that dies
+        during a step lets the threads run at once. A warning says so for each process.
     type: bool
     default: true
   guard:
@@ -541,6 +541,8 @@ findings:
       sample: https://github.com/gpufleet/checkpoint/blob/main/docs/driver-findings.md
 """
 
+from contextlib import closing
+
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _arguments, _report
@@ -639,7 +641,7 @@ def main() -> None:
     try:
         options = options_of(module.params, module.check_mode)
         backend = choose(options.backend, options.executable) if options.executable else choose(options.backend)
-        with open_journal(options.journal) as journal:
+        with closing(open_journal(options.journal, create=not options.check)) as journal:
             engine = Engine(options, backend, journal)
             engine.run()
     except NvmlMissing as error:

@@ -307,7 +307,20 @@ findings:
       sample: https://github.com/gpufleet/checkpoint/blob/main/docs/driver-findings.md
 """
 
-from ansible.module_utils.basic import AnsibleModule
+from contextlib import closing
+
+from ansible.module_utils.basic import AnsibleModule, missing_required_lib
+
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._arguments import (
+    ArgumentError,
+    parse_pids,
+    parse_select,
+)
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.backend import BackendError, choose
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import NvmlError, NvmlMissing
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._info import Inspection
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import JournalError, open_journal
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._select import SelectError
 
 ARGUMENTS = {
     "pids": {"type": "list", "elements": "raw"},
@@ -334,7 +347,18 @@ ARGUMENTS = {
 
 def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENTS, mutually_exclusive=[("pids", "select")], supports_check_mode=True)
-    module.fail_json(msg="not implemented")
+    params = module.params
+    try:
+        wanted = None if params["pids"] is None else parse_pids(params["pids"])
+        criteria = parse_select(params["select"])
+        backend = choose(params["backend"], params["executable"]) if params["executable"] else choose(params["backend"])
+        with closing(open_journal(params["journal"], create=False)) as journal:
+            found = Inspection(backend, journal, params["journal"]).run(wanted, criteria, params["full_command"])
+    except NvmlMissing as error:
+        module.fail_json(msg=missing_required_lib(error.library), exception=error.trace)
+    except (ArgumentError, SelectError, BackendError, JournalError, NvmlError) as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(changed=False, **found)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "conformance")]
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "conformance"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from gputest.main import main
 

@@ -88,6 +88,9 @@ class Host:
     def sh(self, script: str, rc: int = 0) -> str:
         return self.run("sh", "-c", script, rc=rc)
 
+    def put(self, path: str, text: str, mode: str = "644") -> None:
+        self.run("sh", "-c", 'mkdir -p "$(dirname "$1")" && cat >"$1" && chmod "$2" "$1"', "-", path, mode, stdin=text)
+
     def start(self, name: str, *options: str) -> str:
         """Starts a workload in a session of its own, as a job would run; returns its PID once it counts."""
         self.run("setsid", "-f", "sh", "-c", f'exec gpusim-workload --out {name} "$@" </dev/null >{name}.log 2>&1', "-",

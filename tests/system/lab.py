@@ -60,15 +60,7 @@ class Lab:
         self.host = host
         self.jobs: list[Job] = []
         self._started = 0
-        for name in ("lab", "faults"):
-            source = INSIDE / f"{name}.py"
-            if source.exists():
-                host.ssh(
-                    "sh",
-                    "-c",
-                    f"cat >/usr/local/bin/{name} && chmod 755 /usr/local/bin/{name}",
-                    stdin=source.read_text(),
-                )
+        host.put(LAB, (INSIDE / "lab.py").read_text(), "755")
         self.before = self.ask("leftovers")
 
     def ask(self, command: str, argument: object = None) -> Any:
@@ -104,6 +96,15 @@ class Lab:
 
     def one(self, kind: str = "plain", **options: Any) -> Job:
         return self.start(Workload(kind, **options))[0]
+
+    def background(self, *command: str) -> str:
+        """Starts a program in a session of its own; the first line that it says."""
+        self._started += 1
+        log = f"/run/lab/background.{self._started}"
+        self.host.run(
+            "sh", "-c", 'log=$1; shift; mkdir -p /run/lab; setsid -f "$@" </dev/null >"$log" 2>&1', "-", log, *command
+        )
+        return self.host.sh(f"until [ -s {log} ]; do sleep 0.02; done; head -n 1 {log}")
 
     def play(self, *tasks: Task, seconds: float = 240, every: bool = False) -> list[Result]:
         """Results of the modules; `every`: of what the shell did in between as well."""

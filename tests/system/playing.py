@@ -21,7 +21,7 @@ Task = dict[str, Any]
 SHELL = "$ "
 
 
-def cuda(state: str, pids: object = None, *, check: bool = False, diff: bool = False, **options: object) -> Task:
+def cuda(state: str, pids: object = None, *, check: bool = False, diff: bool = False, **options: Any) -> Task:
     """A task with cuda_checkpoint that may fail."""
     arguments = {"state": state, **({} if pids is None else {"pids": pids}), **options}
     return {
@@ -33,7 +33,7 @@ def cuda(state: str, pids: object = None, *, check: bool = False, diff: bool = F
     }
 
 
-def info(pids: object = None, **options: object) -> Task:
+def info(pids: object = None, **options: Any) -> Task:
     arguments = {**({} if pids is None else {"pids": pids}), **options}
     return {"name": "info", "gpufleet.checkpoint.cuda_checkpoint_info": arguments, "ignore_errors": True}
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ MIB = 1 << 20
 MEMORY = "/sys/fs/cgroup/memory"
 UNIFIED = "/sys/fs/cgroup/unified"
 
-# A refusal that waits for a process which can't answer would take for ever; this is what Ansible itself needs, and more.
+# To wait for a process that can't answer takes for ever. This is what Ansible itself needs, and more.
 AT_ONCE = 15.0
 
 
@@ -68,9 +69,7 @@ signal.sigwait([signal.SIGTERM])
 @contextmanager
 def debugger(lab: Lab, job: Job) -> Iterator[int]:
     """A tracer that lets the process run."""
-    lab.host.ssh("sh", "-c", "cat >/run/lab/debugger.py", stdin=TRACE)
-    lab.host.sh(f"setsid -f python3 /run/lab/debugger.py {job.pid} >/run/lab/debugger.log 2>&1 </dev/null; "
-                "until grep -q attached /run/lab/debugger.log; do sleep 0.02; done")  # fmt: skip
+    assert lab.background("python3", "-c", TRACE, str(job.pid)) == "attached"
     tracer = int(lab.look(job)[job.pid]["tracer"])
     assert tracer
     try:
@@ -129,7 +128,7 @@ def exported(lab: Lab, _stack: ExitStack) -> list[Job]:
 
 @dataclass(frozen=True)
 class Gate:
-    """prepare: makes processes that are refused. words: of the message. option: `allow` of it, empty where none helps."""
+    """prepare: makes processes that are refused. words: of the message. option: of `allow`, empty where none helps."""
 
     id: str
     prepare: Callable[[Lab, ExitStack], list[Job]]
@@ -304,13 +303,10 @@ def test_bad_input_is_an_error_before_anything_changes(lab: Lab) -> None:
     pid = job.pid
     sshd = int(lab.host.run("pgrep", "-o", "-x", "sshd"))
     thread = int(lab.host.sh(f"ls /proc/{pid}/task | grep -v '^{pid}$' | head -n 1"))
-    lab.host.sh(
-        f"setsid -f python3 -c '{ZOMBIE}' </dev/null >/run/lab/zombie 2>&1; until [ -s /run/lab/zombie ]; do sleep 0.02; done"
-    )
-    zombie = int(lab.host.run("cat", "/run/lab/zombie"))
+    zombie = int(lab.background("python3", "-c", ZOMBIE))
     dead = int(lab.host.sh("sh -c 'echo $$'"))
     start = lab.look(job)[pid]["start"]
-    cases: list[tuple[dict[str, object], list[str]]] = [
+    cases: list[tuple[dict[str, Any], list[str]]] = [
         ({"pids": ["twelve"]}, ["pids[0]", "twelve"]),
         ({"pids": [pid, f"{pid} x"]}, ["pids[1]"]),
         ({"pids": ["1_000"]}, ["pids[0]", "1_000"]),
@@ -392,10 +388,11 @@ def test_a_reused_pid_is_never_touched(lab: Lab) -> None:
     identity = suspended.ok(changed=True).processes[job.pid]["identity"]
     lab.end(job)
     lab.host.sh("mkdir -p /run/lab/proc; mount -t proc proc /run/lab/proc")
-    lab.host.ssh("sh", "-c", "cat >/run/lab/reuse.py", stdin=REUSE)
+    lab.host.put("/run/lab/reuse.py", REUSE)
     out = f"/run/lab/{job.name}"
-    lab.host.sh(f"python3 /run/lab/reuse.py {job.pid} /usr/local/bin/gpusim-workload --vram 16 --out {out} "
-                f"</dev/null >{out}.log 2>&1; until [ -s {out} ]; do sleep 0.02; done; umount /run/lab/proc")  # fmt: skip
+    again = f"/usr/local/bin/gpusim-workload --vram 16 --out {out}"
+    lab.host.sh(f"python3 /run/lab/reuse.py {job.pid} {again} </dev/null >{out}.log 2>&1; umount /run/lab/proc; "
+                f"until [ -s {out} ]; do sleep 0.02; done")  # fmt: skip
     assert lab.host.run("cat", f"{out}.pid") == str(job.pid)
     lab.jobs.append(job)
     refused, also, suspended, resumed = lab.play(
@@ -410,21 +407,20 @@ def test_a_reused_pid_is_never_touched(lab: Lab) -> None:
     resumed.ok(changed=True)
 
 
+NEWER = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('PRAGMA user_version = 99')"
 JOURNALS = {
     "a link": ("ln -s /etc/passwd {path}", "link"),
     "of somebody else": ("touch {path}; chmod 600 {path}; chown nobody {path}", "nobody"),
     "in a directory that others can write": ("chmod 777 $(dirname {path})", "write"),
     "not a database": ("head -c 8192 /dev/urandom >{path}; chmod 600 {path}", "database"),
-    "of a newer release": (
-        "python3 -c 'import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute(\"PRAGMA user_version = 99\")' {path}; chmod 600 {path}",
-        "99",
-    ),
+    "of a newer release": ("python3 /run/lab/newer.py {path}; chmod 600 {path}", "99"),
     "a directory": ("mkdir {path}", "directory"),
 }
 
 
 def test_a_journal_that_can_not_be_trusted_is_refused(lab: Lab) -> None:
     job = lab.one()
+    lab.host.put("/run/lab/newer.py", NEWER)
     tasks = []
     for number, (make, _word) in enumerate(JOURNALS.values()):
         path = f"/root/journals/{number}/checkpoint.db"
@@ -439,8 +435,10 @@ def test_a_journal_that_can_not_be_trusted_is_refused(lab: Lab) -> None:
 def test_a_journal_without_room_or_rights_is_refused(lab: Lab) -> None:
     """A file system that is full, and one that is read-only."""
     job = lab.one()
-    lab.host.sh("mkdir -m 700 /root/full /root/fixed; mount -t tmpfs -o size=64k,mode=700 none /root/full; "
-                "mount -t tmpfs -o ro,mode=700 none /root/fixed; head -c 1M /dev/zero >/root/full/file || true")  # fmt: skip
+    lab.host.sh(
+        "mkdir -m 700 /root/full /root/fixed; mount -t tmpfs -o size=64k,mode=700 none /root/full; "
+        "mount -t tmpfs -o ro,mode=700 none /root/fixed; head -c 1M /dev/zero >/root/full/file || true"
+    )
     try:
         full, fixed = lab.play(
             cuda("checkpointed", [job.pid], journal="/root/full/checkpoint.db"),

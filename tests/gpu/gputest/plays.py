@@ -116,7 +116,9 @@ def write_playbook(path: Path, tasks: List[Dict[str, Any]]) -> None:
 class Started:
     """An ansible-playbook on its way."""
 
-    def __init__(self, spec: Spec, work: Path, number: int, tasks: List[Dict[str, Any]], check: bool, mark: str) -> None:
+    def __init__(
+        self, spec: Spec, work: Path, number: int, tasks: List[Dict[str, Any]], check: bool, mark: str
+    ) -> None:
         self.mark = mark
         self.began = time.monotonic()
         self._base = work / f"play{number}"

@@ -73,6 +73,4 @@ def select(tests: Sequence[Test], patterns: Sequence[str]) -> List[Test]:
     """All without patterns. A pattern is a part, or a shell pattern over names."""
     if not patterns:
         return list(tests)
-    return [
-        one for one in tests if any(one.part == text or fnmatch.fnmatchcase(one.name, text) for text in patterns)
-    ]
+    return [one for one in tests if any(one.part == text or fnmatch.fnmatchcase(one.name, text) for text in patterns)]

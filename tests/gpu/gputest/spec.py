@@ -28,9 +28,7 @@ class Sizes:
 
 
 SIZES: Dict[str, Sizes] = {
-    "gpu": Sizes(
-        small=256, big=2048, huge=16384, context=640, kernel_ms=8000, ready=180.0, patience=90.0, rate=200.0
-    ),
+    "gpu": Sizes(small=256, big=2048, huge=16384, context=640, kernel_ms=8000, ready=180.0, patience=90.0, rate=200.0),
     "sim": Sizes(small=16, big=192, huge=1024, context=64, kernel_ms=12000, ready=60.0, patience=60.0, rate=32.0),
 }
 

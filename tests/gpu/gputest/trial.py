@@ -126,7 +126,7 @@ class Trial:
         return process.pid
 
     def remember(self, subjects: Sequence[Subject]) -> None:
-        for one, value in zip(subjects, self._sums(subjects)):
+        for one, value in zip(subjects, self._sums(subjects), strict=False):
             one.sum = value
             self.must(bool(one.sum), f"{one.name} gives a checksum before anything is done", stderr=one.stderr())
 
@@ -164,7 +164,7 @@ class Trial:
             ok = self.expect(not any(seen.tracers), f"{one.name} has no tracer {when}", seen=seen.short()) and ok
             free = not any(state in "Tt" for state in seen.states)
             ok = self.expect(free, f"{one.name} is not stopped {when}", seen=seen.short()) and ok
-        for one, now in zip(subjects, self._sums(subjects)):
+        for one, now in zip(subjects, self._sums(subjects), strict=False):
             equal = bool(now) and now == one.sum
             self.record["sums"].append(
                 {"process": one.name, "kind": one.kind, "when": when, "before": one.sum, "after": now, "equal": equal}
@@ -175,7 +175,7 @@ class Trial:
     def unchanged(self, subjects: Sequence[Subject], before: Sequence[Look], when: str) -> bool:
         """What a refusal must leave: the same devices, no growth, no stop, no tracer."""
         ok = True
-        for one, was in zip(subjects, before):
+        for one, was in zip(subjects, before, strict=False):
             now = one.look()
             same = (
                 now.life == was.life

@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Runs in a test host: starts workloads and tells what became of them. Arguments come as JSON on standard input.
 
-usage: lab start|look|check|leftovers|journal|end
+usage: lab start|look|check|holders|leftovers|journal|end
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ DIRECTORY = Path("/run/lab")
 JOURNAL = Path("/var/lib/gpufleet/checkpoint.db")
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 HOLDER = "gpufleet-hold"
+TABLES = ("reservations", "settings", "setting_users")
+# The last operation of each process, and the states of one that is not over.
+LATEST = "SELECT * FROM operations WHERE id IN (SELECT max(id) FROM operations GROUP BY boot_id, pid, start_ticks)"
+LIVE = ("active", "suspended", "unknown")
 
 
 def read(path: Path | str) -> str:
@@ -202,16 +206,14 @@ def leftovers() -> dict[str, Any]:
     """What a run may not leave behind; settled for a moment, since a holder that was just told to go takes one."""
     wait_for(lambda: not holders(), 3)
     states = {pid: (entry_of(pid) or [""])[0] for pid in processes()}
-    tables = [row["name"] for row in journal("SELECT name FROM sqlite_master WHERE type = 'table'")]
-    rows = {table: len(journal(f"SELECT * FROM {table}")) for table in ("reservations", "settings") if table in tables}
+    lives = {(pid, int(fields[19])) for pid in states if len(fields := entry_of(pid)) > 19 and fields[0] not in "ZX"}
+    rows = {table: len(journal(f"SELECT * FROM {table}")) for table in TABLES if JOURNAL.exists()}
     return {
         "holders": holders(),
         "stopped": [pid for pid, state in states.items() if state and state in "Tt"],
         "traced": [pid for pid in states if status_of(pid).get("TracerPid", "0") != "0"],
         "huge_pages": read(HUGE_PAGES),
-        "live": journal("SELECT * FROM operations WHERE status IN ('active', 'suspended', 'unknown')")
-        if "operations" in tables
-        else [],
+        "live": [row for row in journal(LATEST) if (row["pid"], row["start_ticks"]) in lives and row["status"] in LIVE],
         "rows": rows,
         "groups": [str(path) for path in Path("/sys/fs/cgroup").glob("**/*gpufleet*")],
         "remote": [str(path) for path in Path("/root/.ansible/tmp").glob("*")],
@@ -243,6 +245,7 @@ def main() -> None:
         "look": lambda: look(argument),
         "check": lambda: check(argument),
         "leftovers": leftovers,
+        "holders": holders,
         "journal": lambda: journal(argument),
         "end": lambda: end(argument),
     }

@@ -35,7 +35,7 @@ def refused(
     before: List[Look] = [one.look() for one in subjects]
     wanted = t.task(state, subjects, **more)
     done = t.play(f"{state}, {hazard}", [{**wanted, "check_mode": True}, wanted])
-    for what, one in zip(("check mode", "run"), done.results):
+    for what, one in zip(("check mode", "run"), done.results, strict=False):
         t.expect(one.status == "failed", f"{what} refuses", status=one.status, result=judge.slim(one.result))
         t.expect(not one.changed, f"{what}: changed is false")
         missing = judge.lacks(one.message, [hazard, *words])
@@ -201,7 +201,7 @@ def not_cuda(t: Trial) -> None:
     wanted: Dict[str, Any] = t.task("checkpointed", [one])
     next(iter(wanted.values()))["pids"] = [one.pid, stranger]
     done = t.play("checkpointed, not_cuda", [{**wanted, "check_mode": True}, wanted])
-    for what, result in zip(("check mode", "run"), done.results):
+    for what, result in zip(("check mode", "run"), done.results, strict=False):
         t.expect(result.status == "failed" and not result.changed, f"{what} refuses", result=result.result)
         missing = judge.lacks(result.message, ["not_cuda|no CUDA|not a CUDA|without CUDA", str(stranger)])
         t.expect(not missing, f"{what}: the message names it", missing=missing, msg=result.message)

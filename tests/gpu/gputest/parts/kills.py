@@ -1,11 +1,11 @@
 # Copyright (c) 2026, gpufleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""SIGKILL of the module, of the whole ansible-playbook and of the worker, at each step: the process is whole afterwards,
-and a re-run brings it where it was wanted.
+"""SIGKILL of the module, of the whole ansible-playbook and of the worker, at each step: the process is whole
+afterwards, and a re-run brings it where it was wanted.
 
-A lane is a few processes that are suspended and resumed over and over. In each call one thing is killed: when the journal
-shows the step that has been hit least so far, or at a random time. What the journal says just after the kill counts.
+A lane is a few processes that are suspended and resumed over and over. In each call one thing is killed: when the
+journal shows the step that has been hit least so far, or at a random time. What the journal says just after counts.
 """
 
 from __future__ import annotations

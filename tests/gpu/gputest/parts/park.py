@@ -118,7 +118,7 @@ def guard_lost(t: Trial) -> None:
 
 @test("park/debugger", seconds=240)
 def debugger(t: Trial) -> None:
-    """A debugger can't attach while there is a guard; without one it can, and the next run says so and waits for nobody."""
+    """A debugger can't attach beside the guard; without one it can: the next run refuses, and works once it is gone."""
     one = t.one("polling", "polling1")
     parked(t, [one])
     before = one.look()
@@ -127,7 +127,7 @@ def debugger(t: Trial) -> None:
     t.expect(one.look().tracers.count(guard) == len(one.look().tracers), "the guard holds every thread")
     os.kill(guard, signal.SIGKILL)
     time.sleep(0.2)
-    held = Child(lambda: hold.watch_stopped(one.pid, 60) if hasattr(hold, "watch_stopped") else _hold(one.pid, 60))
+    held = Child(lambda: _hold(one.pid, 60))
     end = time.monotonic() + 10
     while held.pid not in one.look().tracers and time.monotonic() < end:
         time.sleep(0.02)

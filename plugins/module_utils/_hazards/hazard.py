@@ -1,0 +1,129 @@
+# Copyright (c) 2026, gpufleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a detector is, and what it is given. Pure: nothing here reads anything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, FrozenSet, Iterable, List, Mapping, Optional, Tuple
+
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.finding import BLOCKING, Finding, reference
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import ProcessSnapshot
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._snapshot import Snapshot
+
+LOCK = "lock"
+SUSPEND = "suspend"
+RESUME = "resume"
+ACTIONS = frozenset((LOCK, SUSPEND, RESUME))
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Context:
+    """What is asked for, and what is known.
+
+    snapshot: one reading of the host. targets: PIDs. action: "lock", "suspend" or "resume".
+    device_bytes: PID -> GPU UUID -> bytes, None for a size that nobody knows; a PID that is not there, or has nothing,
+    is unknown as a whole. For "resume": what they held, by the GPU that they shall come back to.
+    parked_by_us: PIDs that are stopped or traced by our own worker. uid: of the caller, effective.
+    reserved: GPU UUID -> bytes that others have claimed.
+    """
+
+    snapshot: Snapshot
+    targets: Tuple[int, ...]
+    action: str
+    device_bytes: Mapping[int, Mapping[str, Optional[int]]]
+    parked_by_us: FrozenSet[int]
+    uid: int
+    reserved: Mapping[str, int]
+
+    @property
+    def processes(self) -> Tuple[ProcessSnapshot, ...]:
+        """The targets that were seen."""
+        found = (self.snapshot.process(pid) for pid in self.targets)
+        return tuple(process for process in found if process is not None)
+
+    def bytes_of(self, pid: int) -> Optional[int]:
+        """What it holds on all GPUs; None is unknown."""
+        sizes = list((self.device_bytes.get(pid) or {}).values())
+        known = [size for size in sizes if size is not None]
+        return sum(known) if known and len(known) == len(sizes) else None
+
+
+class Hazard:
+    """One thing that can go wrong. actions: those that it speaks against. option: its name for `allow:`, or "".
+
+    exclusive: where it holds, nothing else needs to be said about that process.
+    """
+
+    id: ClassVar[str]
+    actions: ClassVar[FrozenSet[str]]
+    severity: ClassVar[str] = BLOCKING
+    option: ClassVar[str] = ""
+    exclusive: ClassVar[bool] = False
+
+    def detect(self, context: Context, process: ProcessSnapshot) -> Optional[Finding]:
+        """About one process. None: not seen, and everything that would show it was seen."""
+        raise NotImplementedError
+
+    def detect_all(self, context: Context, processes: Iterable[ProcessSnapshot]) -> List[Finding]:
+        """About all of them. What concerns several at once is found here."""
+        found = [self.detect(context, process) for process in processes]
+        return [finding for finding in found if finding is not None]
+
+    def finding(
+        self,
+        subject: str,
+        evidence: str,
+        reason: str,
+        remedy: str,
+        pid: Optional[int],
+        severity: str = "",
+        option: Optional[str] = None,
+    ) -> Finding:
+        """severity, option: the class's own where not given."""
+        return Finding(
+            id=self.id,
+            severity=severity or self.severity,
+            subject=subject,
+            evidence=evidence,
+            reason=reason,
+            remedy=remedy,
+            option=self.option if option is None else option,
+            reference=reference(self.id),
+            pid=pid,
+        )
+
+
+def name_of(process: ProcessSnapshot) -> str:
+    return f"PID {process.pid} ({process.name})"
+
+
+def names_of(processes: Iterable[ProcessSnapshot], most: int = 8) -> str:
+    """ "PID 3 (a), PID 4 (b) and 7 more"."""
+    names = [name_of(process) for process in processes]
+    if len(names) > most:
+        return f"{', '.join(names[:most])} and {len(names) - most} more"
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1] if names else ""]))
+
+
+def size(count: int) -> str:
+    """Bytes for a person."""
+    if abs(count) >= GIB:
+        return f"{count / GIB:.1f} GiB"
+    if abs(count) >= MIB:
+        return f"{count / MIB:.0f} MiB"
+    return f"{count} bytes"
+
+
+def plural(count: int, word: str) -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
+def comma(words: Iterable[str], most: int = 6) -> str:
+    everything = list(words)
+    rest = len(everything) - most
+    return ", ".join(everything[:most]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,101 @@
+# Copyright (c) 2026, gpufleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Ways to share a GPU that the driver can't checkpoint: the multi-process service (MPS) and MIG."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.finding import WARNING, Finding
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazard import (
+    LOCK,
+    SUSPEND,
+    Context,
+    Hazard,
+    comma,
+    name_of,
+)
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import ProcessSnapshot
+
+#: As the kernel cuts nvidia-cuda-mps-server and nvidia-cuda-mps-control.
+_DAEMON = "nvidia-cuda-mps"
+
+
+def is_daemon(process: ProcessSnapshot) -> bool:
+    """One of MPS's own processes."""
+    first = process.command[0].rpartition("/")[2] if process.command else ""
+    return process.name.startswith(_DAEMON) or first.startswith(_DAEMON)
+
+
+class MpsClient(Hazard):
+    """Measured: conformance case kind/mps. The client itself stays whole."""
+
+    id = "mps_client"
+    actions = frozenset((LOCK, SUSPEND))
+    option = "mps_client"
+
+    def detect(self, context: Context, process: ProcessSnapshot) -> Optional[Finding]:
+        if process.looks_suspended:
+            return None
+        evidence = self._evidence(context, process)
+        severity = ""
+        if not evidence:
+            evidence = self._doubt(context, process)
+            severity = WARNING
+        if not evidence:
+            return None
+        return self.finding(
+            name_of(process),
+            evidence,
+            "The driver refuses to lock a client of MPS (801)",
+            "Stop the service (echo quit | nvidia-cuda-mps-control) and start the program without it",
+            process.pid,
+            severity=severity,
+        )
+
+    @staticmethod
+    def _evidence(context: Context, process: ProcessSnapshot) -> str:
+        if is_daemon(process):
+            return "it is MPS's own server"
+        for gpu in context.snapshot.gpus:
+            if any(one.pid == process.pid and one.kind == "mps" for one in gpu.processes):
+                return f"NVML lists it as a client of MPS on GPU {gpu.index}"
+        for pid, name in process.unix_peers or ():
+            peer = context.snapshot.process(pid)
+            if name.startswith(_DAEMON) or (peer is not None and is_daemon(peer)):
+                return f"it is connected to MPS's server, PID {pid}"
+        return ""
+
+    @staticmethod
+    def _doubt(context: Context, process: ProcessSnapshot) -> str:
+        """A client that can't be told from others: the server runs, and whom the process talks to is not known."""
+        if process.unix_peers is not None or not any(is_daemon(one) for one in context.snapshot.processes):
+            return ""
+        return "MPS's server runs on this host, and whether this process is its client can't be seen"
+
+
+class Mig(Hazard):
+    """Reported, not measured: a checkpoint on a GPU in MIG mode fails with a misleading "out of memory"."""
+
+    id = "mig"
+    actions = frozenset((SUSPEND,))
+    option = "mig"
+
+    def detect(self, context: Context, process: ProcessSnapshot) -> Optional[Finding]:
+        if process.looks_suspended:
+            return None
+        used = set(context.device_bytes.get(process.pid) or {})
+        split = [gpu for gpu in context.snapshot.gpus if gpu.mig and (not used or gpu.uuid in used)]
+        if not split:
+            return None
+        return self.finding(
+            name_of(process),
+            ("it works on" if used else "on which GPU it works is not known, and MIG is on for")
+            + f" GPU {comma(str(gpu.index) for gpu in split)}"
+            + (", where MIG is on" if used else ""),
+            "The driver can't checkpoint processes on a GPU that is split by MIG; it is reported to say out of memory, and "
+            "a process of which one checkpoint was refused can never be checkpointed again",
+            "Turn MIG off (nvidia-smi -mig 0), or leave the process out",
+            process.pid,
+        )

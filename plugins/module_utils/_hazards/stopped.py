@@ -1,0 +1,95 @@
+# Copyright (c) 2026, gpufleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Processes that give no answer: stopped, frozen, or in a debugger's hands."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.finding import WARNING, Finding
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazard import (
+    ACTIONS,
+    Context,
+    Hazard,
+    comma,
+    name_of,
+)
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import ProcessSnapshot
+
+_HANGS = "Every driver call on it would hang for as long as that lasts, whatever the timeout of the lock"
+
+
+class StoppedOrFrozen(Hazard):
+    """Measured: conformance cases stopped/* and frozen/*. What our own worker stopped is no hazard."""
+
+    id = "stopped_or_frozen"
+    actions = ACTIONS
+    option = "stopped"
+
+    def detect(self, context: Context, process: ProcessSnapshot) -> Optional[Finding]:
+        if process.frozen:
+            return self._frozen(process)
+        if process.pid in context.parked_by_us:
+            return None
+        if process.state == "T":
+            return self.finding(
+                name_of(process),
+                "it is stopped (State: T), and not by us: a SIGSTOP, a job control stop, or a scheduler's suspend",
+                _HANGS,
+                "Continue it (kill -CONT), or consent that it is continued for the moment of the lock and stopped again",
+                process.pid,
+            )
+        if process.frozen is None:
+            return self.finding(
+                name_of(process),
+                "whether a control group freezes it can't be seen: "
+                + (comma(group.path for group in process.cgroups if group.frozen is None) or "/proc/PID/cgroup")
+                + " can't be read",
+                _HANGS,
+                "Look at cgroup.freeze (freezer.state in version 1) of its groups",
+                process.pid,
+                severity=WARNING,
+            )
+        return None
+
+    def _frozen(self, process: ProcessSnapshot) -> Finding:
+        where = next(group for group in process.cgroups if group.frozen)
+        thaw = "cgroup.freeze" if where.version == 2 else "freezer.state"
+        return self.finding(
+            name_of(process),
+            f"its control group {where.path} is frozen",
+            _HANGS,
+            f"Thaw it ({thaw} in {where.directory}); whoever froze it (a container runtime, a scheduler) should do that",
+            process.pid,
+            option="",
+        )
+
+
+class Traced(Hazard):
+    """A process has one tracer at most, and ours must be it."""
+
+    id = "traced"
+    actions = ACTIONS
+
+    def detect(self, context: Context, process: ProcessSnapshot) -> Optional[Finding]:
+        if process.pid in context.parked_by_us:
+            return None
+        stopped = [thread for thread in process.threads if thread.state == "t"]
+        if not process.tracer_pid and not stopped:
+            return None
+        if process.tracer_pid:
+            tracer = context.snapshot.process(process.tracer_pid)
+            evidence = f"PID {process.tracer_pid}{'' if tracer is None else f' ({tracer.name})'} traces it"
+        else:
+            evidence = (
+                f"thread {stopped[0].tid} ({stopped[0].name}) is in a tracing stop; its tracer can't be seen from here"
+            )
+        return self.finding(
+            name_of(process),
+            evidence,
+            "Its threads can't be held while another program traces it, and one that the tracer has stopped lets driver "
+            "calls hang",
+            "End the debugger, profiler or strace, or detach it",
+            process.pid,
+        )

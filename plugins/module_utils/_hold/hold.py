@@ -1,0 +1,555 @@
+# Copyright (c) 2026, gpufleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Every thread of a process in our hands, and one of them, CUDA's restore thread, let run alone while the driver works.
+
+The rule behind each line: whoever holds may be killed at any moment, and then no thread may run. What the kernel does
+when a tracer dies is to put every thread back into the stop of the whole process, if there is one. So the process is
+stopped (SIGSTOP) before it is held, is kept stopped while it is held (a held thread can be let run in spite of it), and
+is stopped anew at once when somebody continues it meanwhile. docs/hold-and-park.md tells it in order.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import threading
+import time
+from typing import Dict, List, Optional, Protocol, Set
+
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.results import Reply
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold import masks, process, ptrace
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.errors import HoldError, ProcessEndedError
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import Identity, read_identity
+
+# Seconds between two looks: short while something moves, long while the driver copies.
+_SHORT, _LONG = 0.0002, 0.01
+_MOMENT = 1.0
+
+
+class Call(Protocol):
+    """A driver call on its way."""
+
+    def poll(self) -> Optional[Reply]: ...
+
+    def wait(self, seconds: float) -> Optional[Reply]: ...
+
+
+class _Pause:
+    """Sleeps a little, and longer each time."""
+
+    def __init__(self, deadline: float) -> None:
+        self._deadline = deadline
+        self._seconds = _SHORT
+
+    def over(self) -> bool:
+        """True past the deadline, else after a moment's sleep."""
+        if time.monotonic() >= self._deadline:
+            return True
+        time.sleep(self._seconds)
+        self._seconds = min(self._seconds * 2, _LONG / 2)
+        return False
+
+
+class Hold:
+    """Made, used and let go by one thread: the kernel takes orders from the thread that seized, and lets everything go
+    when that thread ends. Deadlines are values of time.monotonic().
+
+    stopped_before: the process was stopped already when `stop` was called.
+    created: threads that the restore thread has created while it ran alone.
+    """
+
+    def __init__(self, identity: Identity, restore_tid: Optional[int] = None) -> None:
+        self.identity = identity
+        self.pid = identity.pid
+        self.restore_tid = restore_tid
+        self.stopped_before = False
+        self.created: Set[int] = set()
+        self._handle = process.Handle(identity)
+        self._owner = (os.getpid(), threading.get_ident())
+        self._held: Set[int] = set()
+        self._running: Set[int] = set()
+        self._listening: Set[int] = set()
+        self._masks: Dict[int, int] = {}
+        self._masked = False
+        self._sentinel: Optional[int] = None
+
+    # What is held
+
+    @property
+    def held(self) -> int:
+        """How many threads are attached."""
+        return len(self._held)
+
+    @property
+    def running(self) -> bool:
+        """The restore thread has been let run and has not been stopped since."""
+        return bool(self._running)
+
+    @property
+    def alive(self) -> bool:
+        return self._handle.alive
+
+    @property
+    def name(self) -> str:
+        return process.name(self.pid)
+
+    def pending(self) -> "tuple[str, ...]":
+        """Signals that it will get as soon as it runs."""
+        return process.pending(self.pid)
+
+    # Stop
+
+    def stop(self, deadline: float) -> None:
+        """SIGSTOP, and wait until no thread moves. Past the deadline it is continued, and HoldError names the thread."""
+        self._check_owner()
+        tid, by = process.foreign_tracer(self.pid)
+        if by:
+            raise process.traced_error(self.pid, tid, by)
+        states = process.live_tasks(self.pid)
+        if not states:
+            raise self._ended("stop", None)
+        self.stopped_before = all(state == "T" for state in states.values())
+        if self.stopped_before:
+            return
+        self._handle.send(signal.SIGSTOP)
+        pause = _Pause(deadline)
+        again = time.monotonic() + 0.1
+        while True:
+            states = process.live_tasks(self.pid)
+            if not states:
+                raise self._ended("stop", None)
+            moving = [tid for tid, state in states.items() if state not in process.STOPPED]
+            if not moving:
+                return
+            if time.monotonic() > again:  # somebody may have continued it
+                self._handle.send(signal.SIGSTOP)
+                again = time.monotonic() + 0.1
+            if pause.over():
+                error = self._unstoppable(moving[0], len(moving))
+                self._handle.send(signal.SIGCONT)
+                raise error
+
+    def _unstoppable(self, tid: int, count: int) -> HoldError:
+        words = process.describe(self.pid, tid)
+        more = f" (and {count - 1} more)" if count > 1 else ""
+        reason = "A thread that can't be stopped could run while the GPU memory is away"
+        if "freezer" in words:
+            reason = "Its control group is frozen, and a frozen thread takes no signal"
+        elif "vfork" in words:
+            reason = "It waits for a child that it has made with vfork to start its program, and can't be stopped before"
+        return HoldError(
+            self.name,
+            f"it did not stop in time: {words}{more}",
+            f"{reason}; it has been let go on, unchanged",
+            "Try again; if it stays like this, look at what that thread waits for (a file system, a device, a child)",
+        )
+
+    # Seize
+
+    def seize(self, deadline: float) -> None:
+        """Attach to every thread, until the kernel lists none but those that are held. Afterwards all are stopped, and
+        stay so if the holder dies. Raises HoldError where that fails; call `abort` then."""
+        self._check_owner()
+        self._seize_all(deadline)
+        if read_identity(self.pid) != self.identity:
+            raise self._ended("seize", None)
+        if not self._held:
+            raise self._ended("seize", None)
+        if self.restore_tid is not None and self.restore_tid not in self._held:
+            raise HoldError(
+                self.name,
+                f"the driver names thread {self.restore_tid} as its restore thread, and it has none with that id",
+                "Without it nothing can be suspended or resumed while the others are held",
+                "Look whether the process has just been restored or is in another PID namespace, then try again",
+            )
+        self._sentinel = next((tid for tid in sorted(self._held) if tid != self.restore_tid), None)
+        self._stop_group(self._driver())
+
+    def _seize_all(self, deadline: float) -> None:
+        quiet = 0
+        while quiet < 2:
+            new = [tid for tid in process.live_tasks(self.pid) if tid not in self._held]
+            quiet = 0 if new else quiet + 1
+            for tid in new:
+                self._seize_one(tid, deadline)
+            if new and time.monotonic() > deadline:
+                raise HoldError(
+                    self.name,
+                    f"{len(self._held)} threads are held, and there are always new ones",
+                    "One that is not held could run while the GPU memory is away",
+                    "Try again when it starts fewer threads",
+                )
+
+    def _seize_one(self, tid: int, deadline: float) -> None:
+        try:
+            ptrace.seize(tid)
+        except OSError as error:
+            if error.errno == errno.ESRCH:
+                return
+            if error.errno != errno.EPERM:
+                raise
+            by = process.tracer(self.pid, tid)
+            if by and by not in (os.getpid(), threading.get_native_id()):
+                raise process.traced_error(self.pid, tid, by) from None
+            if not by:
+                if process.task_state(self.pid, tid) in process.GONE:
+                    return
+                raise process.refused_error(self.pid, tid) from None
+        self._held.add(tid)
+        status = self._next(tid, min(deadline, time.monotonic() + 0.02))
+        if status is None:
+            ptrace.interrupt(tid)
+            status = self._next(tid, deadline)
+        while status is not None and not status.ended and status.event != ptrace.EVENT_STOP:
+            self._pass_on(tid, status)
+            status = self._next(tid, deadline)
+        if status is None:
+            raise HoldError(
+                self.name,
+                f"a thread could not be held in time: {process.describe(self.pid, tid)}",
+                "It could run while the GPU memory is away",
+                "Try again; if it stays like this, look at what that thread waits for",
+            )
+        if status.ended:
+            self._forget(tid)
+
+    # Masks
+
+    def read_masks(self) -> str:
+        """The signal masks that will be changed, as text for the journal."""
+        for tid in {self._driver(), self._sentinel} - {None}:
+            if tid is not None and tid not in self._masks:
+                self._masks[tid] = ptrace.get_mask(tid)
+        return masks.to_text(self._masks)
+
+    def mend_masks(self, text: str) -> None:
+        """Put back what a dead holder has changed. text: of its `read_masks`. A mask that is not ours is left alone."""
+        known = masks.from_text(text)
+        if not known:
+            return
+        fallback = known.get(self.restore_tid or 0)
+        for tid in sorted(self._held):
+            if ptrace.get_mask(tid) not in masks.OURS:
+                continue
+            # A thread that the restore thread has created had its mask from it.
+            mask = known.get(tid, fallback)
+            if mask is not None:
+                ptrace.set_mask(tid, mask)
+
+    def mask(self) -> None:
+        """Let the restore thread take no signal but those of its own making."""
+        self.read_masks()
+        if self.restore_tid is not None:
+            ptrace.set_mask(self.restore_tid, masks.ALONE)
+            self._masked = True
+
+    def _unmask(self) -> None:
+        if not self._masked or self.restore_tid is None:
+            return
+        before = self._masks[self.restore_tid]
+        for tid in sorted({self.restore_tid} | self.created):
+            if tid in self._held and ptrace.get_mask(tid) == masks.ALONE:
+                ptrace.set_mask(tid, before)
+        self._masked = False
+
+    # Let the restore thread run alone
+
+    def go(self) -> None:
+        """Let the restore thread, and what it has created, run; nobody else."""
+        self._check_owner()
+        if self.restore_tid is None:
+            raise ValueError("no restore thread is known: nothing can be let run alone")
+        if self._running:
+            return
+        if self._sentinel is not None:
+            self._listen(self._sentinel)
+        for tid in sorted({self.restore_tid} | (self.created & self._held)):
+            self._trap(tid)
+            self._running.add(tid)
+            ptrace.cont(tid)
+
+    def run(self, call: Call, deadline: float) -> Optional[Reply]:
+        """The reply of a call, while the restore thread runs. None past the deadline: the call goes on, and so does the
+        restore thread; call `run` again, or end without another word (the process stays stopped then)."""
+        self._check_owner()
+        pause = _SHORT
+        while True:
+            reply = call.poll()
+            if reply is not None:
+                return reply
+            pause = _SHORT if self._serve() else min(pause * 2, _LONG)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            reply = call.wait(min(pause, left))
+            if reply is not None:
+                return reply
+
+    def settle(self, deadline: float) -> None:
+        """Stop what `go` let run, and leave everything held and stopped. HoldError past the deadline: still held."""
+        self._check_owner()
+        while self._running:
+            for tid in sorted(self._running):
+                ptrace.interrupt(tid)
+            self._settle_running(deadline)
+            self._seize_all(deadline)
+        self._stop_group(self._driver())
+        self._unmask()
+
+    def _settle_running(self, deadline: float) -> None:
+        pause = _Pause(deadline)
+        while self._running:
+            before = set(self._running)
+            for tid in sorted(before):
+                status = self._poll(tid)
+                if status is None or status.ended:
+                    continue
+                if status.event == ptrace.EVENT_STOP:
+                    self._running.discard(tid)
+                else:
+                    self._pass_on(tid, status)
+            for tid in self._running - before:
+                ptrace.interrupt(tid)
+            if self._running and pause.over():
+                tid = min(self._running)
+                raise HoldError(
+                    self.name,
+                    f"it did not come to rest in time: {process.describe(self.pid, tid)}",
+                    "It is still held, and stays stopped when the holder ends",
+                    "Run the task again once that thread has come out of the kernel",
+                )
+
+    def tend(self) -> None:
+        """Between two steps: stop it again if somebody has continued it. Never blocks for long."""
+        self._check_owner()
+        self._serve()
+        if not self._running:
+            self._listen(self._driver())
+            self._serve()
+
+    # Let go
+
+    def detach(self, run: bool) -> None:
+        """Let go of every thread. run: continue the process, else leave it stopped (State T), also if somebody continues
+        it at this very moment. Nothing is left to do where it has ended."""
+        self._check_owner()
+        try:
+            for tid in sorted(self._listening):
+                self._trap(tid)
+            self._unmask()
+            if run:
+                self._handle.send(signal.SIGCONT)
+            elif self._held:
+                self._stop_group(self._driver())
+            self._detach_all()
+            if not run:
+                self._keep_stopped(time.monotonic() + _MOMENT)
+        except ProcessEndedError:
+            self._reap()
+        finally:
+            self._handle.close()
+
+    def abort(self) -> None:
+        """Give up before any driver call: everything as it was before `stop`."""
+        self._check_owner()
+        try:
+            if not self.stopped_before:
+                self._handle.send(signal.SIGCONT)
+            self._detach_all()
+        except ProcessEndedError:
+            self._reap()
+        finally:
+            self._handle.close()
+
+    def _detach_all(self) -> None:
+        pause = _Pause(time.monotonic() + _MOMENT)
+        while self._held:
+            for tid in sorted(self._held):
+                try:
+                    ptrace.detach(tid)
+                    self._forget(tid)
+                except OSError as error:
+                    if error.errno != errno.ESRCH:
+                        raise
+                    self._unstopped(tid)
+            if self._held and pause.over():
+                return  # the kernel detaches the rest when this thread ends
+
+    def _unstopped(self, tid: int) -> None:
+        """A thread that can't be detached: it runs, or it has ended."""
+        status = self._poll(tid)
+        if status is not None and not status.ended and status.event != ptrace.EVENT_STOP:
+            self._pass_on(tid, status)
+
+    def _keep_stopped(self, deadline: float) -> None:
+        pause = _Pause(deadline)
+        while True:
+            states = process.live_tasks(self.pid)
+            if all(state in process.STOPPED for state in states.values()):
+                return
+            if pause.over():
+                return
+            if any(state in "RS" for state in states.values()):
+                self._handle.send(signal.SIGSTOP)
+
+    # Tracees
+
+    def _driver(self) -> int:
+        """The thread by which the stop of the process is kept up."""
+        if self.restore_tid is not None and self.restore_tid in self._held:
+            return self.restore_tid
+        if not self._held:
+            raise self._ended("hold", None)
+        return min(self._held)
+
+    def _stop_group(self, tid: int, urgent: bool = False) -> None:
+        """Make the stop of the whole process real, with the help of one held thread, which executes no instruction.
+
+        A SIGSTOP that nobody takes only waits, and a thread that is let go takes a waiting SIGTERM or SIGHUP before it.
+        So this thread takes it: nothing but SIGSTOP can be delivered to it meanwhile, it is sent to it alone, and it is
+        let go no further than to the next stop inside the kernel. A SIGCONT from elsewhere either finds that SIGSTOP and
+        takes it away, and then the thread stops because of that SIGCONT, or comes later.
+
+        urgent: the process is not stopped at this moment, and would run if the holder died.
+        """
+        self._trap(tid)
+        if urgent:
+            self._handle.send(signal.SIGSTOP)
+        before = ptrace.get_mask(tid)
+        ptrace.set_mask(tid, masks.STOPPING)
+        deliver = 0
+        ptrace.signal_thread(self.pid, tid, signal.SIGSTOP)
+        while True:
+            ptrace.cont(tid, deliver)
+            status = self._next(tid, time.monotonic() + _MOMENT)
+            deliver = 0
+            if status is None:
+                # Its control group is frozen: it goes nowhere, and takes no signal either. They wait for all.
+                self._handle.send(signal.SIGSTOP)
+                self._running.add(tid)
+                self._trap(tid)
+                break
+            if status.ended:
+                raise self._ended("hold", status.raw)
+            if status.event != ptrace.EVENT_STOP:
+                deliver = status.signal
+            elif status.signal == signal.SIGTRAP:
+                ptrace.signal_thread(self.pid, tid, signal.SIGSTOP)
+            else:
+                break
+        ptrace.set_mask(tid, before)
+
+    def _trap(self, tid: int) -> None:
+        """A stop in which it takes orders."""
+        if tid not in self._listening and tid not in self._running:
+            return
+        ptrace.interrupt(tid)
+        while True:
+            status = self._next(tid, time.monotonic() + 10 * _MOMENT)
+            if status is None:
+                raise HoldError(self.name, f"{process.describe(self.pid, tid)} takes no orders", "It is held", "Try again")
+            if status.ended:
+                raise self._ended("hold", status.raw)
+            if status.event == ptrace.EVENT_STOP:
+                self._listening.discard(tid)
+                self._running.discard(tid)
+                return
+            self._pass_on(tid, status)
+
+    def _listen(self, tid: int) -> None:
+        if tid not in self._listening and tid not in self._running:
+            ptrace.listen(tid)
+            self._listening.add(tid)
+
+    def _serve(self) -> bool:
+        """Answer what the tracees report; True if there was anything. The sentinel first: it knows of every SIGCONT."""
+        moved = False
+        watched: List[int] = sorted(self._listening) + sorted(self._running)
+        for tid in watched:
+            while True:
+                status = self._poll(tid)
+                if status is None:
+                    break
+                moved = True
+                if status.ended:
+                    break
+                if tid in self._listening:
+                    self._listening.discard(tid)
+                    if status.signal == signal.SIGTRAP:
+                        self._stop_group(tid, urgent=True)
+                    self._listen(tid)
+                    continue
+                if status.event == ptrace.EVENT_STOP and status.signal == signal.SIGTRAP and not self._listening:
+                    self._handle.send(signal.SIGSTOP)
+                self._pass_on(tid, status)
+        return moved
+
+    def _poll(self, tid: int) -> Optional[ptrace.Status]:
+        """A status that waits; the end of the process is raised, the end of a thread is noted."""
+        try:
+            status = ptrace.wait(tid)
+        except ChildProcessError:
+            status = ptrace.Status(0)
+            if tid in self._held:
+                self._lost(tid, None)
+            return status
+        if status is not None and status.ended:
+            self._lost(tid, status.raw)
+        return status
+
+    def _next(self, tid: int, deadline: float) -> Optional[ptrace.Status]:
+        pause = _Pause(deadline)
+        while True:
+            try:
+                status = ptrace.wait(tid)
+            except ChildProcessError:
+                return ptrace.Status(0)
+            if status is not None or pause.over():
+                return status
+
+    def _pass_on(self, tid: int, status: ptrace.Status) -> None:
+        """Let a thread go on from a stop that it reported, with the signal that it was about to take."""
+        if status.event == ptrace.EVENT_CLONE:
+            new = ptrace.new_thread(tid)
+            self._held.add(new)
+            self.created.add(new)
+            self._running.add(new)
+        try:
+            ptrace.cont(tid, 0 if status.event else status.signal)
+        except OSError as error:
+            if error.errno != errno.ESRCH:  # killed in this moment: its end is reported next
+                raise
+
+    def _lost(self, tid: int, raw: Optional[int]) -> None:
+        self._forget(tid)
+        if tid == self.restore_tid or not process.live_tasks(self.pid):
+            raise self._ended("hold", raw)
+
+    def _forget(self, tid: int) -> None:
+        for group in (self._held, self._running, self._listening, self.created):
+            group.discard(tid)
+
+    def _ended(self, during: str, raw: Optional[int]) -> ProcessEndedError:
+        """Reaps first: while its threads are not, its parent does not hear of its end."""
+        status = self._reap()
+        return ProcessEndedError(f"PID {self.pid}", raw if status is None else status, during)
+
+    def _reap(self) -> Optional[int]:
+        """The leader last: it can't be waited for before the others."""
+        status: Optional[int] = None
+        deadline = time.monotonic() + 5 * _MOMENT
+        for tid in sorted(self._held, key=lambda one: (one == self.pid, one)):
+            while True:
+                found = self._next(tid, deadline)
+                if found is None or found.ended:
+                    break
+            if found is not None and tid == self.pid and found.raw:
+                status = found.raw
+            self._forget(tid)
+        return status
+
+    def _check_owner(self) -> None:
+        if self._owner != (os.getpid(), threading.get_ident()):
+            raise RuntimeError("a hold was used outside the thread that made it: only that one may give orders")
