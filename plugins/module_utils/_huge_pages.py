@@ -12,10 +12,11 @@ back by the next. It is worth some time and never a failed suspend: what can't b
 from __future__ import annotations
 
 import re
-from typing import Callable, List, Optional, Tuple
+from typing import Callable, Iterable, List, Optional, Tuple
 
 from ._host import read_boot_id
 from ._journal import Journal
+from ._journal_errors import JournalError
 from ._journal_settings import Change, Setting, is_changed, setting
 from ._process import Identity, is_alive
 
@@ -59,8 +60,6 @@ class Knob:
 
 
 class HugePages:
-    """Every method may raise JournalError: a setting that could not be put back later is not changed."""
-
     def __init__(
         self,
         journal: Journal,
@@ -74,53 +73,64 @@ class HugePages:
         self._boot_id = boot_id
 
     def acquire(self, owner: Identity, wanted: str) -> str:
-        """Until release() or the end of owner. wanted: one of CHOICES. Returns what was done, "" for nothing."""
-        if wanted == "keep":
+        """Until release() or the end of owner. wanted: one of CHOICES. Returns what was done, "" for nothing.
+
+        A setting whose change can't be journalled is not changed, and that is said: it could not be put back later.
+        """
+        if wanted == "keep" or self._knob.read() is None:
             return ""
-        value = self._knob.read()
-        if value is None:
-            return ""
-        with setting(self._file, _NAME) as entry:
-            notes = self._settle(entry, owner.boot_id)
-            change = entry.change
-            value = self._knob.read() or value
-            if change is not None and target(wanted, change.before) == change.during:
-                # Its first user may be about to set it.
-                if value not in (change.before, change.during):
-                    return _sentence(notes, f"left at {value}: somebody else changed it from {change.during}")
-            else:
-                during = target(wanted, value)
-                if during is None:
-                    return _sentence(notes)
-                change = Change(owner.boot_id, value, during)
-                entry.record(change)
-            entry.join(owner)
-        # The entry is on the disk: killed from here on, the next one knows what to put back.
-        with setting(self._file, _NAME) as entry:
-            done = f"{change.before} -> {change.during}"
-            failure = self._set(change.during)
-            if failure:
-                entry.leave(owner)
-                if not entry.is_used(self._alive):
-                    entry.forget()
-                done = f"left at {value}: {failure}"
-        return _sentence(notes, done)
+        try:
+            with setting(self._file, _NAME) as entry:
+                notes = [self._settle(entry, owner.boot_id)]
+                change, refused = self._enter(entry, owner, wanted)
+            if change is None:
+                return _sentence([*notes, refused])
+            # The entry is on the disk: killed from here on, the next one knows what to put back.
+            with setting(self._file, _NAME) as entry:
+                failure = self._set(change.during)
+                if failure:
+                    entry.leave(owner)
+                    self._settle(entry, owner.boot_id)
+            done = f"left at {change.before}: {failure}" if failure else f"{change.before} -> {change.during}"
+            return _sentence([*notes, done])
+        except JournalError as error:
+            return _sentence([f"left alone: {error}"])
+
+    def _enter(self, entry: Setting, owner: Identity, wanted: str) -> Tuple[Optional[Change], str]:
+        """The change that owner is now a user of. None: no change, and why, or "" for no need."""
+        change = entry.change
+        value = self._knob.read() or ""
+        if change is None:
+            during = target(wanted, value)
+            if during is None:
+                return None, ""
+            change = Change(owner.boot_id, value, during)
+            entry.record(change)
+        elif target(wanted, change.before) != change.during:
+            return None, ""
+        # Not in effect yet: its first user may be about to set it.
+        elif value not in (change.before, change.during):
+            return None, f"left at {value}: somebody else changed it from {change.during}"
+        entry.join(owner)
+        return change, ""
 
     def release(self, owner: Identity) -> str:
         """Returns what was done: "" when nothing was, or when somebody else still needs it."""
-        with setting(self._file, _NAME) as entry:
-            entry.leave(owner)
-            return _sentence(self._settle(entry, owner.boot_id))
+        try:
+            with setting(self._file, _NAME) as entry:
+                entry.leave(owner)
+                return _sentence([self._settle(entry, owner.boot_id)])
+        except JournalError as error:
+            return _sentence([f"not put back, the next run will: {error}"])
 
     def mend(self, alive: Optional[Callable[[Identity], bool]] = None) -> List[str]:
-        """Put back what processes that are gone have left changed. Returns what was done, for warnings: a run died."""
+        """Put back what processes that are gone have left changed. Returns warnings. Raises JournalError."""
+        self._alive = alive or self._alive
         if not self._file.writable or not is_changed(self._file, _NAME):
             return []
-        if alive is not None:
-            self._alive = alive
         with setting(self._file, _NAME) as entry:
             done = self._settle(entry, self._boot_id())
-        return [_sentence(f"{done}, after a run that died")] if done else []
+        return [_sentence([f"{done} (a run that changed it has died)"])] if done else []
 
     def _settle(self, entry: Setting, boot_id: str) -> str:
         """Put the value back if nobody needs the change any more."""
@@ -147,6 +157,6 @@ class HugePages:
         return "" if self._knob.read() == value else self._knob.write(value)
 
 
-def _sentence(*parts: str) -> str:
+def _sentence(parts: Iterable[str]) -> str:
     text = "; ".join(part for part in parts if part)
     return f"transparent huge pages: {text}" if text else ""

@@ -60,6 +60,8 @@ def _check(
             f"{entry.pid} was looked up in another boot of this host ({entry.boot_id}, now {identity.boot_id})",
             "No process outlives a reboot.",
         )
+    if entry.start_ticks is not None:
+        return
     for operation in remembered:
         if operation.identity.pid == entry.pid and operation.identity.start_ticks != identity.start_ticks:
             raise ArgumentError(

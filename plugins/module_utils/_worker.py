@@ -122,8 +122,8 @@ def _settle_in(channel: socket.socket) -> None:
     os.setsid()
     os.chdir("/")
     os.umask(0o077)
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
-        signal.signal(number, signal.SIG_IGN)
+    for ignored in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
+        signal.signal(ignored, signal.SIG_IGN)
     # Asked to end while it is at work, it finishes first; the guard waits for this signal.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     null = os.open(os.devnull, os.O_RDWR)
@@ -225,7 +225,7 @@ class Worker:
             stopped=self._stopped,
             step="" if ok else step,
             code=failed.code if failed else None,
-            text="" if failed is None else failed.text or result_text(failed.code),
+            text="" if failed is None else _words(failed),
             remedy="" if ok else remedy,
             seconds=dict(self._clock.seconds),
             notes=tuple(self._notes),
@@ -335,14 +335,23 @@ class Worker:
 
     def _read_state(self) -> Reply:
         if self._hold is not None:
-            return park.ask(self._hold, lambda: self._backend.state(self._pid))
+            return self._held(lambda: self._backend.state(self._pid))
         return self._ask(self._backend.state(self._pid))
+
+    def _held(self, start: Callable[[], Call]) -> Reply:
+        """A call while only the restore thread runs, however long it takes."""
+        if self._hold is None:
+            raise ValueError("nothing is held")
+        reply = park.ask(self._hold, start)
+        if reply is None:
+            raise ValueError("a wait without a deadline ended without a reply")
+        return reply
 
     def _is_suspended_by_evidence(self) -> bool:
         seen = read_process(self._pid)
         if seen is None:
             raise _GoneError()
-        return seen.looks_suspended
+        return bool(seen.looks_suspended)
 
     # Commands
 
@@ -360,7 +369,7 @@ class Worker:
         if thread is None:
             raise HoldError(
                 f"PID {self._pid}",
-                f"the driver names no restore thread ({reply.text or result_text(reply.code)})",
+                f"the driver names no restore thread ({_words(reply)})",
                 "Without it the process can't be held while the driver works on it.",
                 "Look at the process with cuda_checkpoint_info.",
             )
@@ -371,15 +380,17 @@ class Worker:
 
     def _probe(self, command: Command) -> Outcome:
         """Of a process that a dead worker left stopped: hold it, ask, keep it held."""
-        target = self._target()
-        self._step("seize")
-        self._hold = park.adopt(target, self._deadlines(), mask=self._mask_of_previous())
+        self._hold = self._seize(self._target())
         reply = self._read_state()
         self._stopped = self._job.stopped_by or "us"
         return self._outcome(reply.state is not None, reply.state or "unknown", reply, "probe")
 
-    def _mask_of_previous(self) -> Optional[str]:
-        return self._job.previous.signal_mask if self._job.previous is not None else None
+    def _seize(self, target: park.Target) -> Hold:
+        """Hold a process that is parked, was left stopped, or runs without its GPU. Masks of a dead worker go back."""
+        self._relieve_guard()
+        previous = self._job.previous
+        mask = previous.signal_mask if previous is not None else None
+        return park.adopt(target, self._deadlines(), mask=mask, step=self._step)
 
     def _lock(self, command: Command) -> Outcome:
         self._step("lock")
@@ -401,9 +412,9 @@ class Worker:
     def _unlock(self, command: Command) -> Outcome:
         self._step("unlock")
         if self._stopped and self._hold is None:
-            self._hold = park.adopt(self._target(), self._deadlines(), mask=self._mask_of_previous())
+            self._hold = self._seize(self._target())
         if self._hold is not None:
-            reply = park.ask(self._hold, lambda: self._backend.unlock(self._pid))
+            reply = self._held(lambda: self._backend.unlock(self._pid))
             state = self._read_state().state or "unknown"
             self._let_go(run=self._stopped != "other")
         else:
@@ -439,10 +450,19 @@ class Worker:
             self._let_go(run=self._stopped != "other")
             return self._outcome(True, state)
         self._stopped = self._stopped or "us"
-        if self._job.guard == "cgroup":
-            self._step("guard")
+        return self._freeze() or self._outcome(True, state)
+
+    def _freeze(self) -> Optional[Outcome]:
+        """In addition to the guard, where that is wanted; what kept it from being done."""
+        if self._job.guard != "cgroup":
+            return None
+        self._step("guard")
+        try:
             freezer.freeze(self._job.identity)
-        return self._outcome(True, state)
+        except HoldError as error:
+            reply = Reply(ok=False, code=None, text=f"{error.evidence}. {error.reason}", seconds=0.0)
+            return self._outcome(False, "checkpointed", reply, "guard", error.remedy)
+        return None
 
     def _suspend_unheld(self) -> Outcome:
         self._step("checkpoint")
@@ -462,15 +482,7 @@ class Worker:
             return self._resume_unheld(calls, goal)
         target = self._target()
         if self._hold is None:
-            self._relieve_guard()
-            self._step("seize")
-            if self._stopped:
-                self._hold = park.adopt(target, self._deadlines(), mask=self._mask_of_previous())
-        frozen_by_us = self._job.guard == "cgroup" or (
-            self._job.previous is not None and self._job.previous.guard == "cgroup"
-        )
-        if frozen_by_us and self._hold is not None:
-            freezer.thaw(self._job.identity)
+            self._hold = self._seize(target)
         replies, self._hold = park.resume(
             target,
             calls,
@@ -503,22 +515,19 @@ class Worker:
 
     def _adopt(self, command: Command) -> Outcome:
         """Stop a suspended process whose threads run, or attach to one that lost its guard."""
-        self._relieve_guard()
-        target = self._target()
-        self._step("stop" if not self._stopped else "guard")
-        self._hold = park.adopt(target, self._deadlines(), mask=self._mask_of_previous())
+        self._step("guard")
+        self._hold = self._seize(self._target())
         self._stopped = self._stopped or "us"
         done = self._is_suspended_by_evidence()
         state = "checkpointed" if done else self._read_state().state or "unknown"
-        if state == "checkpointed" and self._job.guard == "cgroup":
-            freezer.freeze(self._job.identity)
-        return self._outcome(state == "checkpointed", state, step="guard")
+        failed = self._freeze() if state == "checkpointed" else None
+        return failed or self._outcome(state == "checkpointed", state, step="guard")
 
     def _go_on(self, command: Command) -> Outcome:
         """Let a process that is held, or stopped by us, run again in the state that it is in."""
         self._step("continue")
         if self._hold is None:
-            self._hold = park.adopt(self._target(), self._deadlines(), mask=self._mask_of_previous())
+            self._hold = self._seize(self._target())
         state = self._read_state().state or "unknown"
         self._let_go(run=True)
         return self._outcome(True, state)
@@ -574,6 +583,10 @@ class Worker:
             return
         self._journal.close()
         guard(self._hold)
+
+
+def _words(reply: Reply) -> str:
+    return reply.text or ("" if reply.code is None else result_text(reply.code))
 
 
 def _self() -> Identity:

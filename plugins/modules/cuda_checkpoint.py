@@ -542,6 +542,7 @@ findings:
 """
 
 from contextlib import closing
+from typing import Any, Mapping, Optional
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 
@@ -550,7 +551,8 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.backend 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._device_map import DeviceMapError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._engine import ALLOW, Engine, Failed, Refused
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import NvmlError, NvmlMissing
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import JournalError, open_journal
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import open_journal
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_errors import JournalError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._select import SelectError
 
 ARGUMENTS = {
@@ -605,7 +607,7 @@ ARGUMENTS = {
 }
 
 
-def options_of(params: dict, check: bool) -> _arguments.Options:
+def options_of(params: Mapping[str, Any], check: bool) -> _arguments.Options:
     """Raises ArgumentError."""
     _arguments.check_ranges(params["parallel"], params["lock_timeout"], params["step_timeout"])
     return _arguments.Options(
@@ -637,7 +639,7 @@ def main() -> None:
         mutually_exclusive=[("pids", "select")],
         supports_check_mode=True,
     )
-    engine = None
+    engine: Optional[Engine] = None
     try:
         options = options_of(module.params, module.check_mode)
         backend = choose(options.backend, options.executable) if options.executable else choose(options.backend)
@@ -657,9 +659,10 @@ def main() -> None:
         Failed,
     ) as error:
         module.fail_json(msg=str(error), **_report.report(engine))
-    for warning in engine.warnings:
-        module.warn(warning)
-    module.exit_json(**_report.report(engine))
+    else:
+        for warning in engine.warnings:
+            module.warn(warning)
+        module.exit_json(**_report.report(engine))
 
 
 if __name__ == "__main__":

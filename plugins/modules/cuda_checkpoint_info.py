@@ -319,7 +319,8 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._arguments imp
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.backend import BackendError, choose
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import NvmlError, NvmlMissing
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._info import Inspection
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import JournalError, open_journal
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import open_journal
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_errors import JournalError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._select import SelectError
 
 ARGUMENTS = {

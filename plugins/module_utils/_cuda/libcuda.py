@@ -14,6 +14,7 @@ import json
 import os
 import select
 import signal
+import time
 import uuid
 from dataclasses import asdict, dataclass
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
@@ -100,8 +101,7 @@ def probe(library: str = LIBRARY, seconds: float = PROBE_SECONDS) -> Probe:
     os.close(writer)
     try:
         if not select.select([reader], [], [], seconds)[0]:
-            os.kill(child, signal.SIGKILL)
-            _status(child, os.WNOHANG)
+            _end(child)
             return Probe(False, f"{library} could not be loaded within {seconds:g} s")
         answer = os.read(reader, 65536)
     finally:
@@ -113,11 +113,23 @@ def probe(library: str = LIBRARY, seconds: float = PROBE_SECONDS) -> Probe:
     return Probe(**json.loads(answer))
 
 
-def _status(child: int, flags: int = 0) -> int:
+def _status(child: int) -> int:
     try:
-        return os.waitpid(child, flags)[1]
+        return os.waitpid(child, 0)[1]
     except ChildProcessError:  # where SIGCHLD is ignored
         return 0
+
+
+def _end(child: int) -> None:
+    """Of a child that loads a library, and has called nothing. One that the kernel does not let go is left."""
+    os.kill(child, signal.SIGKILL)
+    for _attempt in range(100):
+        try:
+            if os.waitpid(child, os.WNOHANG)[0]:
+                return
+        except ChildProcessError:
+            return
+        time.sleep(0.01)
 
 
 class Libcuda:

@@ -17,13 +17,12 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazar
     comma,
     name_of,
     names_of,
-    plural,
     size,
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import ProcessSnapshot
 
-#: A checkpoint takes so much more than the device memory (measured: RssAnon grows by about 0.5 GiB more).
-OVERHEAD = 512 * MIB
+#: Beyond what NVML counts for a process, contexts included (measured: 3 MiB), and beside page tables.
+MARGIN = 64 * MIB
 
 _NEVER = "a process of which one checkpoint was refused can never be checkpointed again"
 
@@ -33,7 +32,7 @@ def need_of(context: Context, process: ProcessSnapshot) -> Optional[int]:
     if process.looks_suspended:
         return 0
     held = context.bytes_of(process.pid)
-    return None if held is None else held + OVERHEAD
+    return None if held is None else held + held // 256 + MARGIN
 
 
 def _together(context: Context, processes: Iterable[ProcessSnapshot]) -> Tuple[int, List[ProcessSnapshot]]:
@@ -127,7 +126,7 @@ class CgroupMemory(Hazard):
             subject,
             evidence,
             reason,
-            f"Raise the limit (systemctl set-property --runtime UNIT {'MemoryMax' if reason is _KILLS else 'MemoryHigh'}=..., "
+            f"Raise it (systemctl set-property --runtime UNIT {'MemoryMax' if reason is _KILLS else 'MemoryHigh'}=..., "
             "or in the scheduler), or suspend fewer processes of that group",
             pid,
         )
@@ -155,7 +154,8 @@ class HostMemory(Hazard):
             return self.finding(
                 name_of(process),
                 "how much GPU memory it holds is not known: NVML does not say",
-                f"That the host has room for it can't be checked. Where it has not, the driver refuses the checkpoint (2), and {_NEVER}",
+                "Whether the host has room for it can't be checked. If it has not, the driver refuses the checkpoint "
+                f"(2), and {_NEVER}",
                 "Run this in the host's PID namespace; compare nvidia-smi with the memory that is available",
                 process.pid,
             )
@@ -196,7 +196,10 @@ class HostMemory(Hazard):
                 f"{size(total - host.memory_available)} more"
             )
         elif host.commit_headroom is not None and total > host.commit_headroom:
-            evidence = f"vm.overcommit_memory is 2 and {size(host.commit_headroom)} may still be promised, and {_needs(total, moving)}"
+            evidence = (
+                f"vm.overcommit_memory is 2, {size(host.commit_headroom)} may still be promised, and "
+                f"{_needs(total, moving)}"
+            )
         else:
             return found
         found.append(
@@ -204,8 +207,9 @@ class HostMemory(Hazard):
                 subject,
                 evidence,
                 f"The driver refuses the checkpoint (2) or the kernel kills a program, and {_NEVER}",
-                f"Free memory (or set vm.overcommit_memory=0), or suspend fewer than these "
-                f"{plural(len(moving), 'process') + 'es' if len(moving) > 1 else '1 process'} at once",
+                "Free memory"
+                + (" or set vm.overcommit_memory=0" if host.commit_headroom is not None else "")
+                + (", or suspend fewer processes at once" if len(moving) > 1 else ""),
                 pid,
             )
         )

@@ -94,7 +94,7 @@ class Mig(Hazard):
             ("it works on" if used else "on which GPU it works is not known, and MIG is on for")
             + f" GPU {comma(str(gpu.index) for gpu in split)}"
             + (", where MIG is on" if used else ""),
-            "The driver can't checkpoint processes on a GPU that is split by MIG; it is reported to say out of memory, and "
+            "The driver can't checkpoint processes on a GPU that is split by MIG (reported: out of memory), and "
             "a process of which one checkpoint was refused can never be checkpointed again",
             "Turn MIG off (nvidia-smi -mig 0), or leave the process out",
             process.pid,

@@ -28,7 +28,7 @@ _SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 
 def communicator(process: ProcessSnapshot) -> List[str]:
-    """What shows that it has a communicator, of whatever size. That libnccl is mapped says nothing: PyTorch always does."""
+    """What shows a communicator, of whatever size. That libnccl is mapped says nothing: PyTorch always maps it."""
     seen = []
     if any("tmp/nccl-socket-" in name for name in process.unix_names or ()):
         seen.append("a socket nccl-socket-*")
@@ -102,7 +102,7 @@ class NcclCommunicator(Hazard):
             evidence,
             "The first rank that is suspended is lost at its restore (801), and the lock of the next one waits in a "
             "collective for the first",
-            "Let the program destroy the communicator before (torch.distributed.destroy_process_group), and make a new one "
-            "after the resume",
+            "Let the program destroy the communicator before (torch.distributed.destroy_process_group), and make a new "
+            "one after the resume",
             process.pid,
         )

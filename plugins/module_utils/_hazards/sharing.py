@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import List, Optional, Tuple
+from typing import List, Optional, Set, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.finding import WARNING, Finding
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazard import (
@@ -22,7 +22,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process impor
 _EVENT_FILES = "/dev/shm/cuda.shm."
 
 
-def _event_files(process: ProcessSnapshot) -> "set[str]":
+def _event_files(process: ProcessSnapshot) -> Set[str]:
     return {path for path in process.shm_files or () if path.startswith(_EVENT_FILES)}
 
 
@@ -60,15 +60,15 @@ class CudaIpcPossible(Hazard):
         else:
             hows = sorted({how for _one, how in near})
             evidence = (
-                f"that it shares GPU memory by CUDA IPC with {names_of([one for one, _how in near])} can't be ruled out "
+                f"that it shares GPU memory by CUDA IPC with {names_of(one for one, _how in near)} can't be ruled out "
                 f"({', '.join(hows)}); CUDA IPC leaves no trace"
             )
         return self.finding(
             name_of(process),
             evidence,
             "A process that has imported GPU memory of another one is lost at its restore (1, then 304 for ever)",
-            "Make sure that the program does not pass GPU memory between processes (torch.multiprocessing with CUDA tensors, "
-            "cudaIpcOpenMemHandle), or let it close what it imported before",
+            "Make sure that the program does not pass GPU memory between processes (torch.multiprocessing with CUDA "
+            "tensors, cudaIpcOpenMemHandle), or let it close what it imported before",
             process.pid,
             severity="" if sharing else WARNING,
         )
@@ -101,13 +101,9 @@ class VmmExport(Hazard):
         if count is None:
             evidence = "whether it has exported GPU memory can't be seen: its descriptors or mappings may not be read"
         else:
-            evidence = (
-                f"it holds GPU memory that is exported to a file descriptor: {CONTROL} is open "
-                f"{count + 1 if count else count} times without NVML"
-                if not any(name.startswith("libnvidia-ml.") for name in process.libraries or ())
-                else f"it holds GPU memory that is exported to a file descriptor: {CONTROL} is open {count + 2} times, "
-                "once of it for NVML"
-            )
+            times = (process.device_files or ()).count(CONTROL)
+            usual = "once, and once more for NVML," if times - count > 1 else "once"
+            evidence = f"it holds exported GPU memory: {CONTROL} is open {times} times, where {usual} is usual"
         return self.finding(
             name_of(process),
             evidence,

@@ -37,7 +37,7 @@ class StoppedOrFrozen(Hazard):
                 name_of(process),
                 "it is stopped (State: T), and not by us: a SIGSTOP, a job control stop, or a scheduler's suspend",
                 _HANGS,
-                "Continue it (kill -CONT), or consent that it is continued for the moment of the lock and stopped again",
+                "Continue it (kill -CONT), or consent that it is continued for the lock only and stopped again",
                 process.pid,
             )
         if process.frozen is None:
@@ -60,7 +60,7 @@ class StoppedOrFrozen(Hazard):
             name_of(process),
             f"its control group {where.path} is frozen",
             _HANGS,
-            f"Thaw it ({thaw} in {where.directory}); whoever froze it (a container runtime, a scheduler) should do that",
+            f"Have it thawed ({thaw} in {where.directory}) by what froze it (a container runtime, a scheduler)",
             process.pid,
             option="",
         )
@@ -83,13 +83,13 @@ class Traced(Hazard):
             evidence = f"PID {process.tracer_pid}{'' if tracer is None else f' ({tracer.name})'} traces it"
         else:
             evidence = (
-                f"thread {stopped[0].tid} ({stopped[0].name}) is in a tracing stop; its tracer can't be seen from here"
+                f"thread {stopped[0].tid} ({stopped[0].name}) is in a tracing stop, by a tracer that can't be seen"
             )
         return self.finding(
             name_of(process),
             evidence,
-            "Its threads can't be held while another program traces it, and one that the tracer has stopped lets driver "
-            "calls hang",
+            "Its threads can't be held while another program traces it, and one that the tracer has stopped lets "
+            "driver calls hang",
             "End the debugger, profiler or strace, or detach it",
             process.pid,
         )

@@ -67,9 +67,8 @@ class UvmManaged(Hazard):
         return self.finding(
             name_of(process),
             evidence,
-            "The driver refuses to checkpoint it (801), and after one refusal it can never be checkpointed again (999), "
-            "though it runs on",
-            "Run the program without managed memory (TF_FORCE_UNIFIED_MEMORY of JAX, a managed pool of RAPIDS or CuPy), or "
+            "The driver refuses to checkpoint it (801), and after one refusal it can never be checkpointed again (999)",
+            "Run it without managed memory (TF_FORCE_UNIFIED_MEMORY of JAX, a managed pool of RAPIDS, CuPy), or "
             "leave the process out",
             process.pid,
         )

@@ -20,8 +20,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazar
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import ProcessSnapshot
 
 _LOST = (
-    "A restore that does not find room is lost: the driver says 2, then 304 for ever, also once there is room, and CRIU "
-    "refuses the process"
+    "A process that finds no room at its restore is lost: the driver says 2, then 304 for ever, also once there is room"
 )
 
 

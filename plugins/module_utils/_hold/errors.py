@@ -38,7 +38,7 @@ class ProcessEndedError(HoldError):
 
 
 def describe_end(status: Optional[int]) -> str:
-    """"killed by signal 9", "exit status 1"."""
+    """ "killed by signal 9", "exit status 1"."""
     if status is None:
         return "how is not known"
     if os.WIFSIGNALED(status):

@@ -16,12 +16,12 @@ import os
 import signal
 import threading
 import time
-from typing import Dict, List, Optional, Protocol, Set
+from typing import Callable, Dict, Optional, Protocol, Set, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.results import Reply
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold import masks, process, ptrace
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.errors import HoldError, ProcessEndedError
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import Identity, read_identity
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import Identity, read_identity, task_state
 
 # Seconds between two looks: short while something moves, long while the driver copies.
 _SHORT, _LONG = 0.0002, 0.01
@@ -73,7 +73,7 @@ class Hold:
         self._listening: Set[int] = set()
         self._masks: Dict[int, int] = {}
         self._masked = False
-        self._sentinel: Optional[int] = None
+        self._loose = False
 
     # What is held
 
@@ -95,23 +95,24 @@ class Hold:
     def name(self) -> str:
         return process.name(self.pid)
 
-    def pending(self) -> "tuple[str, ...]":
+    def pending(self) -> Tuple[str, ...]:
         """Signals that it will get as soon as it runs."""
         return process.pending(self.pid)
 
     # Stop
 
-    def stop(self, deadline: float) -> None:
-        """SIGSTOP, and wait until no thread moves. Past the deadline it is continued, and HoldError names the thread."""
+    def stop(self, deadline: float, undo: bool = True) -> None:
+        """SIGSTOP, and wait until no thread moves. HoldError past the deadline, naming the thread. undo: then continue
+        it, unless it was stopped before."""
         self._check_owner()
         tid, by = process.foreign_tracer(self.pid)
         if by:
             raise process.traced_error(self.pid, tid, by)
         states = process.live_tasks(self.pid)
         if not states:
-            raise self._ended("stop", None)
-        self.stopped_before = all(state == "T" for state in states.values())
-        if self.stopped_before:
+            raise self._end("stop", None)
+        self.stopped_before = any(state == "T" for state in states.values())
+        if all(state == "T" for state in states.values()):
             return
         self._handle.send(signal.SIGSTOP)
         pause = _Pause(deadline)
@@ -119,7 +120,7 @@ class Hold:
         while True:
             states = process.live_tasks(self.pid)
             if not states:
-                raise self._ended("stop", None)
+                raise self._end("stop", None)
             moving = [tid for tid, state in states.items() if state not in process.STOPPED]
             if not moving:
                 return
@@ -127,22 +128,26 @@ class Hold:
                 self._handle.send(signal.SIGSTOP)
                 again = time.monotonic() + 0.1
             if pause.over():
-                error = self._unstoppable(moving[0], len(moving))
-                self._handle.send(signal.SIGCONT)
+                undo = undo and not self.stopped_before
+                error = self._unstoppable(moving[0], len(moving), undo)
+                if undo:
+                    self._handle.send(signal.SIGCONT)
                 raise error
 
-    def _unstoppable(self, tid: int, count: int) -> HoldError:
+    def _unstoppable(self, tid: int, count: int, undo: bool) -> HoldError:
         words = process.describe(self.pid, tid)
         more = f" (and {count - 1} more)" if count > 1 else ""
         reason = "A thread that can't be stopped could run while the GPU memory is away"
         if "freezer" in words:
             reason = "Its control group is frozen, and a frozen thread takes no signal"
         elif "vfork" in words:
-            reason = "It waits for a child that it has made with vfork to start its program, and can't be stopped before"
+            reason = (
+                "It waits for a child that it has made with vfork to start its program, and can't be stopped before"
+            )
         return HoldError(
             self.name,
             f"it did not stop in time: {words}{more}",
-            f"{reason}; it has been let go on, unchanged",
+            f"{reason}; it {'runs on, unchanged' if undo else 'has been sent SIGSTOP'}",
             "Try again; if it stays like this, look at what that thread waits for (a file system, a device, a child)",
         )
 
@@ -153,10 +158,8 @@ class Hold:
         stay so if the holder dies. Raises HoldError where that fails; call `abort` then."""
         self._check_owner()
         self._seize_all(deadline)
-        if read_identity(self.pid) != self.identity:
-            raise self._ended("seize", None)
-        if not self._held:
-            raise self._ended("seize", None)
+        if not self._held or read_identity(self.pid) != self.identity:
+            raise self._end("seize", None)
         if self.restore_tid is not None and self.restore_tid not in self._held:
             raise HoldError(
                 self.name,
@@ -164,8 +167,8 @@ class Hold:
                 "Without it nothing can be suspended or resumed while the others are held",
                 "Look whether the process has just been restored or is in another PID namespace, then try again",
             )
-        self._sentinel = next((tid for tid in sorted(self._held) if tid != self.restore_tid), None)
-        self._stop_group(self._driver())
+        self._secure()
+        self._listen(self._sentinel())
 
     def _seize_all(self, deadline: float) -> None:
         quiet = 0
@@ -194,34 +197,37 @@ class Hold:
             if by and by not in (os.getpid(), threading.get_native_id()):
                 raise process.traced_error(self.pid, tid, by) from None
             if not by:
-                if process.task_state(self.pid, tid) in process.GONE:
+                if task_state(self.pid, tid) in process.GONE:
                     return
                 raise process.refused_error(self.pid, tid) from None
         self._held.add(tid)
-        status = self._next(tid, min(deadline, time.monotonic() + 0.02))
-        if status is None:
-            ptrace.interrupt(tid)
+        # One that has stopped tells at once.
+        status = self._poll(tid)
+        if status is None or status.event != ptrace.EVENT_STOP:
+            self._order(ptrace.interrupt, tid)
+        while status is None or (not status.ended and status.event != ptrace.EVENT_STOP):
+            if status is not None:
+                # A thread that it creates is found by the next scan.
+                self._order(ptrace.cont, tid, 0 if status.event else status.signal)
             status = self._next(tid, deadline)
-        while status is not None and not status.ended and status.event != ptrace.EVENT_STOP:
-            self._pass_on(tid, status)
-            status = self._next(tid, deadline)
-        if status is None:
+            if status is not None:
+                continue
+            self._running.add(tid)
             raise HoldError(
                 self.name,
                 f"a thread could not be held in time: {process.describe(self.pid, tid)}",
                 "It could run while the GPU memory is away",
                 "Try again; if it stays like this, look at what that thread waits for",
             )
-        if status.ended:
-            self._forget(tid)
 
     # Masks
 
     def read_masks(self) -> str:
         """The signal masks that will be changed, as text for the journal."""
-        for tid in {self._driver(), self._sentinel} - {None}:
+        for tid in (self._sentinel(), self.restore_tid):
             if tid is not None and tid not in self._masks:
-                self._masks[tid] = ptrace.get_mask(tid)
+                self._trap(tid)
+                self._masks[tid] = self._mask_of(tid)
         return masks.to_text(self._masks)
 
     def mend_masks(self, text: str) -> None:
@@ -231,18 +237,19 @@ class Hold:
             return
         fallback = known.get(self.restore_tid or 0)
         for tid in sorted(self._held):
-            if ptrace.get_mask(tid) not in masks.OURS:
+            self._trap(tid)
+            if self._mask_of(tid) not in masks.OURS:
                 continue
             # A thread that the restore thread has created had its mask from it.
             mask = known.get(tid, fallback)
             if mask is not None:
-                ptrace.set_mask(tid, mask)
+                self._order(ptrace.set_mask, tid, mask)
 
     def mask(self) -> None:
         """Let the restore thread take no signal but those of its own making."""
         self.read_masks()
         if self.restore_tid is not None:
-            ptrace.set_mask(self.restore_tid, masks.ALONE)
+            self._order(ptrace.set_mask, self.restore_tid, masks.ALONE)
             self._masked = True
 
     def _unmask(self) -> None:
@@ -250,8 +257,8 @@ class Hold:
             return
         before = self._masks[self.restore_tid]
         for tid in sorted({self.restore_tid} | self.created):
-            if tid in self._held and ptrace.get_mask(tid) == masks.ALONE:
-                ptrace.set_mask(tid, before)
+            if tid in self._held and self._mask_of(tid) == masks.ALONE:
+                self._order(ptrace.set_mask, tid, before)
         self._masked = False
 
     # Let the restore thread run alone
@@ -263,12 +270,12 @@ class Hold:
             raise ValueError("no restore thread is known: nothing can be let run alone")
         if self._running:
             return
-        if self._sentinel is not None:
-            self._listen(self._sentinel)
+        self._look()
+        if self._sentinel() != self.restore_tid:
+            self._listen(self._sentinel())
         for tid in sorted({self.restore_tid} | (self.created & self._held)):
-            self._trap(tid)
             self._running.add(tid)
-            ptrace.cont(tid)
+            self._order(ptrace.cont, tid)
 
     def run(self, call: Call, deadline: float) -> Optional[Reply]:
         """The reply of a call, while the restore thread runs. None past the deadline: the call goes on, and so does the
@@ -292,26 +299,28 @@ class Hold:
         self._check_owner()
         while self._running:
             for tid in sorted(self._running):
-                ptrace.interrupt(tid)
+                self._order(ptrace.interrupt, tid)
             self._settle_running(deadline)
             self._seize_all(deadline)
-        self._stop_group(self._driver())
+        self._look()
         self._unmask()
 
     def _settle_running(self, deadline: float) -> None:
         pause = _Pause(deadline)
         while self._running:
+            self._serve_listening()
             before = set(self._running)
             for tid in sorted(before):
                 status = self._poll(tid)
                 if status is None or status.ended:
                     continue
                 if status.event == ptrace.EVENT_STOP:
+                    self._loose = self._loose or status.signal == signal.SIGTRAP
                     self._running.discard(tid)
                 else:
                     self._pass_on(tid, status)
             for tid in self._running - before:
-                ptrace.interrupt(tid)
+                self._order(ptrace.interrupt, tid)
             if self._running and pause.over():
                 tid = min(self._running)
                 raise HoldError(
@@ -326,23 +335,19 @@ class Hold:
         self._check_owner()
         self._serve()
         if not self._running:
-            self._listen(self._driver())
-            self._serve()
+            self._listen(self._sentinel())
 
     # Let go
 
     def detach(self, run: bool) -> None:
         """Let go of every thread. run: continue the process, else leave it stopped (State T), also if somebody continues
-        it at this very moment. Nothing is left to do where it has ended."""
+        it in this very moment. Nothing is left to do where it has ended."""
         self._check_owner()
         try:
-            for tid in sorted(self._listening):
-                self._trap(tid)
+            self._look()
             self._unmask()
             if run:
                 self._handle.send(signal.SIGCONT)
-            elif self._held:
-                self._stop_group(self._driver())
             self._detach_all()
             if not run:
                 self._keep_stopped(time.monotonic() + _MOMENT)
@@ -353,15 +358,7 @@ class Hold:
 
     def abort(self) -> None:
         """Give up before any driver call: everything as it was before `stop`."""
-        self._check_owner()
-        try:
-            if not self.stopped_before:
-                self._handle.send(signal.SIGCONT)
-            self._detach_all()
-        except ProcessEndedError:
-            self._reap()
-        finally:
-            self._handle.close()
+        self.detach(run=not self.stopped_before)
 
     def _detach_all(self) -> None:
         pause = _Pause(time.monotonic() + _MOMENT)
@@ -385,44 +382,57 @@ class Hold:
 
     def _keep_stopped(self, deadline: float) -> None:
         pause = _Pause(deadline)
-        while True:
-            states = process.live_tasks(self.pid)
-            if all(state in process.STOPPED for state in states.values()):
-                return
+        again = time.monotonic() + 0.01  # they need a moment for the stop
+        while not all(state in process.STOPPED for state in process.live_tasks(self.pid).values()):
+            if time.monotonic() > again:
+                self._handle.send(signal.SIGSTOP)
+                again = time.monotonic() + 0.01
             if pause.over():
                 return
-            if any(state in "RS" for state in states.values()):
-                self._handle.send(signal.SIGSTOP)
 
     # Tracees
 
-    def _driver(self) -> int:
-        """The thread by which the stop of the process is kept up."""
-        if self.restore_tid is not None and self.restore_tid in self._held:
+    def _sentinel(self) -> int:
+        """The thread that tells when the process is continued, and by which it is stopped again. Another one than the
+        restore thread, if there is one: that may be deep in the kernel just then."""
+        for tid in sorted(self._held):
+            if tid != self.restore_tid and tid not in self.created:
+                return tid
+        if self.restore_tid in self._held and self.restore_tid is not None:
             return self.restore_tid
-        if not self._held:
-            raise self._ended("hold", None)
-        return min(self._held)
+        raise self._end("hold", None)
 
-    def _stop_group(self, tid: int, urgent: bool = False) -> None:
+    def _look(self) -> None:
+        """Stop the process again if it has been continued since it was looked at last; nothing is listening then."""
+        if not self._held:
+            return
+        for tid in sorted(self._listening) or [self._sentinel()]:
+            if tid not in self._running:
+                self._listen(tid)
+            self._trap(tid)
+        self._secure()
+
+    def _secure(self) -> None:
+        if self._loose:
+            self._stop_group(self._sentinel())
+
+    def _stop_group(self, tid: int) -> None:
         """Make the stop of the whole process real, with the help of one held thread, which executes no instruction.
 
         A SIGSTOP that nobody takes only waits, and a thread that is let go takes a waiting SIGTERM or SIGHUP before it.
         So this thread takes it: nothing but SIGSTOP can be delivered to it meanwhile, it is sent to it alone, and it is
         let go no further than to the next stop inside the kernel. A SIGCONT from elsewhere either finds that SIGSTOP and
         takes it away, and then the thread stops because of that SIGCONT, or comes later.
-
-        urgent: the process is not stopped at this moment, and would run if the holder died.
         """
         self._trap(tid)
-        if urgent:
-            self._handle.send(signal.SIGSTOP)
-        before = ptrace.get_mask(tid)
-        ptrace.set_mask(tid, masks.STOPPING)
+        # For the case that the holder dies right here: any thread takes this one, if nothing else waits before it.
+        self._handle.send(signal.SIGSTOP)
+        before = self._mask_of(tid)
+        self._order(ptrace.set_mask, tid, masks.STOPPING)
         deliver = 0
         ptrace.signal_thread(self.pid, tid, signal.SIGSTOP)
         while True:
-            ptrace.cont(tid, deliver)
+            self._order(ptrace.cont, tid, deliver)
             status = self._next(tid, time.monotonic() + _MOMENT)
             deliver = 0
             if status is None:
@@ -431,28 +441,28 @@ class Hold:
                 self._running.add(tid)
                 self._trap(tid)
                 break
-            if status.ended:
-                raise self._ended("hold", status.raw)
             if status.event != ptrace.EVENT_STOP:
                 deliver = status.signal
             elif status.signal == signal.SIGTRAP:
                 ptrace.signal_thread(self.pid, tid, signal.SIGSTOP)
             else:
                 break
-        ptrace.set_mask(tid, before)
+        self._order(ptrace.set_mask, tid, before)
+        self._loose = False
 
     def _trap(self, tid: int) -> None:
         """A stop in which it takes orders."""
         if tid not in self._listening and tid not in self._running:
             return
-        ptrace.interrupt(tid)
+        self._order(ptrace.interrupt, tid)
         while True:
             status = self._next(tid, time.monotonic() + 10 * _MOMENT)
             if status is None:
-                raise HoldError(self.name, f"{process.describe(self.pid, tid)} takes no orders", "It is held", "Try again")
-            if status.ended:
-                raise self._ended("hold", status.raw)
+                raise HoldError(
+                    self.name, f"{process.describe(self.pid, tid)} takes no orders", "It is held", "Try again"
+                )
             if status.event == ptrace.EVENT_STOP:
+                self._loose = self._loose or status.signal == signal.SIGTRAP
                 self._listening.discard(tid)
                 self._running.discard(tid)
                 return
@@ -460,14 +470,13 @@ class Hold:
 
     def _listen(self, tid: int) -> None:
         if tid not in self._listening and tid not in self._running:
-            ptrace.listen(tid)
+            self._order(ptrace.listen, tid)
             self._listening.add(tid)
 
     def _serve(self) -> bool:
-        """Answer what the tracees report; True if there was anything. The sentinel first: it knows of every SIGCONT."""
-        moved = False
-        watched: List[int] = sorted(self._listening) + sorted(self._running)
-        for tid in watched:
+        """Answer what the tracees report; True if there was anything."""
+        moved = self._serve_listening()
+        for tid in sorted(self._running):
             while True:
                 status = self._poll(tid)
                 if status is None:
@@ -475,39 +484,74 @@ class Hold:
                 moved = True
                 if status.ended:
                     break
-                if tid in self._listening:
-                    self._listening.discard(tid)
-                    if status.signal == signal.SIGTRAP:
-                        self._stop_group(tid, urgent=True)
-                    self._listen(tid)
-                    continue
                 if status.event == ptrace.EVENT_STOP and status.signal == signal.SIGTRAP and not self._listening:
-                    self._handle.send(signal.SIGSTOP)
+                    self._handle.send(signal.SIGSTOP)  # it was continued, and this thread is the only one to take it
                 self._pass_on(tid, status)
         return moved
 
+    def _serve_listening(self) -> bool:
+        moved = False
+        for tid in sorted(self._listening):
+            while tid in self._listening:
+                status = self._poll(tid)
+                if status is None:
+                    break
+                moved = True
+                self._listening.discard(tid)
+                if status.signal == signal.SIGTRAP:
+                    self._stop_group(tid)
+                self._listen(tid)
+        return moved
+
     def _poll(self, tid: int) -> Optional[ptrace.Status]:
-        """A status that waits; the end of the process is raised, the end of a thread is noted."""
+        """A status that waits. The end of the process, or of the restore thread, is raised; the end of a thread that it
+        has created is told once."""
         try:
             status = ptrace.wait(tid)
         except ChildProcessError:
             status = ptrace.Status(0)
-            if tid in self._held:
-                self._lost(tid, None)
-            return status
         if status is not None and status.ended:
-            self._lost(tid, status.raw)
+            alone = tid in self._running and tid != self.restore_tid  # any other can't end by itself
+            self._forget(tid)
+            if not alone or not process.live_tasks(self.pid):
+                raise self._end("hold", status.raw)
         return status
 
     def _next(self, tid: int, deadline: float) -> Optional[ptrace.Status]:
+        """As `_poll`, but waits for it. None past the deadline."""
         pause = _Pause(deadline)
         while True:
-            try:
-                status = ptrace.wait(tid)
-            except ChildProcessError:
-                return ptrace.Status(0)
+            status = self._poll(tid)
             if status is not None or pause.over():
                 return status
+
+    def _order(self, request: Callable[..., None], tid: int, *arguments: int) -> None:
+        try:
+            request(tid, *arguments)
+        except OSError as error:
+            if error.errno != errno.ESRCH:
+                raise
+            self._killed(tid)
+
+    def _mask_of(self, tid: int) -> int:
+        try:
+            return ptrace.get_mask(tid)
+        except OSError as error:
+            if error.errno != errno.ESRCH:
+                raise
+            self._killed(tid)
+            return 0
+
+    def _killed(self, tid: int) -> None:
+        """A held thread that takes no orders has been killed: raised, once that is certain."""
+        status = self._next(tid, time.monotonic() + _MOMENT)
+        if status is None or not status.ended:
+            raise HoldError(
+                self.name,
+                f"a held thread takes no orders: {process.describe(self.pid, tid)}",
+                "It stays stopped when the holder ends",
+                "Run the task again",
+            )
 
     def _pass_on(self, tid: int, status: ptrace.Status) -> None:
         """Let a thread go on from a stop that it reported, with the signal that it was about to take."""
@@ -516,39 +560,44 @@ class Hold:
             self._held.add(new)
             self.created.add(new)
             self._running.add(new)
-        try:
-            ptrace.cont(tid, 0 if status.event else status.signal)
-        except OSError as error:
-            if error.errno != errno.ESRCH:  # killed in this moment: its end is reported next
-                raise
-
-    def _lost(self, tid: int, raw: Optional[int]) -> None:
-        self._forget(tid)
-        if tid == self.restore_tid or not process.live_tasks(self.pid):
-            raise self._ended("hold", raw)
+        self._order(ptrace.cont, tid, 0 if status.event else status.signal)
 
     def _forget(self, tid: int) -> None:
         for group in (self._held, self._running, self._listening, self.created):
             group.discard(tid)
 
-    def _ended(self, during: str, raw: Optional[int]) -> ProcessEndedError:
-        """Reaps first: while its threads are not, its parent does not hear of its end."""
+    def _end(self, during: str, raw: Optional[int]) -> HoldError:
+        """The process has ended, or the thread that it is held for. Reaps: while its threads are not, nobody hears of
+        its end."""
+        pause = _Pause(time.monotonic() + 5 * _MOMENT)
+        while process.live_tasks(self.pid) and read_identity(self.pid) == self.identity:
+            if pause.over():
+                return HoldError(
+                    self.name,
+                    f"its restore thread {self.restore_tid} has ended, and the process lives on",
+                    "Nothing can be suspended or resumed without that thread",
+                    "End the process, and start it anew",
+                )
         status = self._reap()
         return ProcessEndedError(f"PID {self.pid}", raw if status is None else status, during)
 
     def _reap(self) -> Optional[int]:
         """The leader last: it can't be waited for before the others."""
-        status: Optional[int] = None
-        deadline = time.monotonic() + 5 * _MOMENT
+        found: Optional[int] = None
+        pause = _Pause(time.monotonic() + 5 * _MOMENT)
         for tid in sorted(self._held, key=lambda one: (one == self.pid, one)):
             while True:
-                found = self._next(tid, deadline)
-                if found is None or found.ended:
+                try:
+                    status = ptrace.wait(tid)
+                except ChildProcessError:
                     break
-            if found is not None and tid == self.pid and found.raw:
-                status = found.raw
+                if status is not None and status.ended:
+                    found = status.raw
+                    break
+                if status is None and pause.over():
+                    break
             self._forget(tid)
-        return status
+        return found
 
     def _check_owner(self) -> None:
         if self._owner != (os.getpid(), threading.get_ident()):

@@ -34,6 +34,14 @@ def read(pid: int, name: str, tid: Optional[int] = None) -> str:
         return ""
 
 
+def status_field(pid: int, field: str, tid: Optional[int] = None) -> str:
+    """A value of /proc/PID/status, "" where there is none."""
+    for line in read(pid, "status", tid).splitlines():
+        if line.startswith(field + ":"):
+            return line[len(field) + 1 :].strip()
+    return ""
+
+
 def tasks(pid: int) -> Dict[int, str]:
     """Thread id to state letter. A listing can be cut short while threads end: read it again until it is stable."""
     try:
@@ -63,7 +71,7 @@ def thread_name(pid: int, tid: int) -> str:
 
 def tracer(pid: int, tid: int) -> int:
     """PID of whoever traces this thread, 0 for nobody."""
-    value = parse_status(read(pid, "status", tid)).get("TracerPid", "0")
+    value = status_field(pid, "TracerPid", tid)
     return int(value) if value.isdigit() else 0
 
 
@@ -88,7 +96,7 @@ def traced_error(pid: int, tid: int, by: int) -> HoldError:
 def refused_error(pid: int, tid: int) -> HoldError:
     """Why ptrace was refused although nobody else traces it."""
     scope = read_host("/proc/sys/kernel/yama/ptrace_scope")
-    owner = parse_status(read(pid, "status", tid)).get("Uid", "?").split()[0]
+    owner = status_field(pid, "Uid", tid).partition("\t")[0] or "?"
     evidence = f"the kernel does not let UID {os.geteuid()} trace {thread_name(pid, tid)}, which runs as UID {owner}"
     if scope:
         evidence += f"; kernel.yama.ptrace_scope is {scope}"
@@ -123,9 +131,9 @@ def describe(pid: int, tid: int) -> str:
 def pending(pid: int) -> Tuple[str, ...]:
     """Names of the signals that wait for the process, or for one of its threads, until it runs. SIGSTOP and SIGCONT are
     left out: what stops it and what lets it go on again."""
-    mask = int(parse_status(read(pid, "status")).get("ShdPnd", "0"), 16)
+    mask = int(status_field(pid, "ShdPnd") or "0", 16)
     for tid in tasks(pid):
-        mask |= int(parse_status(read(pid, "status", tid)).get("SigPnd", "0"), 16)
+        mask |= int(status_field(pid, "SigPnd", tid) or "0", 16)
     found = []
     for number in range(1, 65):
         if mask >> (number - 1) & 1 and number not in (signal.SIGSTOP, signal.SIGCONT):

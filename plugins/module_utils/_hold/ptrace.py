@@ -13,7 +13,7 @@ import ctypes
 import os
 import platform
 from dataclasses import dataclass
-from typing import Iterable, Optional
+from typing import FrozenSet, Iterable, Optional, Set
 
 EVENT_CLONE = 3
 EVENT_STOP = 128
@@ -28,7 +28,7 @@ _MASK_BYTES = 8
 _TGKILL = {"x86_64": 234, "aarch64": 131}
 _PIDFD_SEND_SIGNAL, _PIDFD_OPEN = 424, 434
 _SFD_CLOEXEC, _SFD_NONBLOCK = 0o2000000, 0o4000
-_SIGSET_BYTES = 128
+_SIGSET_BYTES, _SIGINFO_BYTES = 128, 128
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -62,11 +62,7 @@ def _check(result: int) -> int:
 
 
 def _ptrace(request: int, tid: int, address: int = 0, data: Optional[int] = 0) -> None:
-    _check(
-        _libc.ptrace(
-            ctypes.c_long(request), ctypes.c_long(tid), ctypes.c_void_p(address), ctypes.c_void_p(data)
-        )
-    )
+    _check(_libc.ptrace(ctypes.c_long(request), ctypes.c_long(tid), ctypes.c_void_p(address), ctypes.c_void_p(data)))
 
 
 def seize(tid: int) -> None:
@@ -149,3 +145,14 @@ def signal_descriptor(numbers: Iterable[int]) -> int:
     mask = sum(1 << (number - 1) for number in numbers)
     data = ctypes.create_string_buffer(mask.to_bytes(8, "little"), _SIGSET_BYTES)
     return _check(_libc.signalfd(ctypes.c_int(-1), data, ctypes.c_int(_SFD_CLOEXEC | _SFD_NONBLOCK)))
+
+
+def read_signals(descriptor: int) -> FrozenSet[int]:
+    """Takes the signals that are pending at `signal_descriptor`."""
+    found: Set[int] = set()
+    while True:
+        try:
+            data = os.read(descriptor, _SIGINFO_BYTES)
+        except BlockingIOError:
+            return frozenset(found)
+        found.add(int.from_bytes(data[:4], "little"))

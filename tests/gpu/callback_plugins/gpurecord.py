@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from typing import Any
 
 from ansible.plugins.callback import CallbackBase
 
@@ -21,20 +22,20 @@ requirements:
 """
 
 
-class CallbackModule(CallbackBase):
+class CallbackModule(CallbackBase):  # type: ignore[misc]
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "aggregate"
     CALLBACK_NAME = "gpurecord"
     CALLBACK_NEEDS_ENABLED = True
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
-        self._began = {}
+        self._began: dict[str, float] = {}
 
-    def v2_runner_on_start(self, host, task):
+    def v2_runner_on_start(self, host: Any, task: Any) -> None:
         self._began[task._uuid] = time.time()
 
-    def _keep(self, result, status):
+    def _keep(self, result: Any, status: str) -> None:
         task = result.task
         line = {
             "task": task.get_name(),
@@ -46,14 +47,14 @@ class CallbackModule(CallbackBase):
         with open(os.environ["GPUTEST_RESULTS"], "a") as stream:
             stream.write(json.dumps(line, default=str) + "\n")
 
-    def v2_runner_on_ok(self, result):
+    def v2_runner_on_ok(self, result: Any) -> None:
         self._keep(result, "ok")
 
-    def v2_runner_on_failed(self, result, ignore_errors=False):
+    def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
         self._keep(result, "failed")
 
-    def v2_runner_on_skipped(self, result):
+    def v2_runner_on_skipped(self, result: Any) -> None:
         self._keep(result, "skipped")
 
-    def v2_runner_on_unreachable(self, result):
+    def v2_runner_on_unreachable(self, result: Any) -> None:
         self._keep(result, "unreachable")

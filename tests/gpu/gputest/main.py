@@ -84,6 +84,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     arguments = _parser().parse_args(argv)
     tests = registry.select(registry.load(), arguments.tests)
     if arguments.list:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         for one in tests:
             print(f"{one.name:34} {one.about}")
         return 0
@@ -249,6 +250,7 @@ class Runner:
             "work": str(base),
             "result": str(base) + ".json",
         }
+        result = Path(str(base) + ".json")
         spec, log = Path(str(base) + ".spec"), Path(str(base) + ".log")
         spec.write_text(json.dumps(given))
         path = [str(HERE), str(HERE.parent / "conformance"), os.environ.get("PYTHONPATH", "")]
@@ -267,7 +269,7 @@ class Runner:
                 },
                 start_new_session=True,
             )
-        self.running.append(Running(one, process, time.monotonic(), mark, Path(given["result"]), log))
+        self.running.append(Running(one, process, time.monotonic(), mark, result, log))
         say(self.began, f"start   {one.name}")
 
     def _watch(self, late: bool) -> None:

@@ -90,7 +90,7 @@ def environment(spec: Spec, work: Path) -> Dict[str, str]:
         "PYTHONPATH": ":".join(one for one in path if one),
         "LC_ALL": "C.UTF-8",
         "HOME": os.environ.get("HOME", "/root"),
-        "ANSIBLE_CONFIG": os.devnull,
+        "ANSIBLE_CONFIG": str(HERE / "ansible.cfg"),
         "ANSIBLE_HOME": str(work / "ansible"),
         "ANSIBLE_REMOTE_TMP": str(work / "ansible" / "remote"),
         "ANSIBLE_COLLECTIONS_PATH": spec.collections,

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Callable, Dict, List, Sequence, Tuple
@@ -13,13 +14,13 @@ from typing import TYPE_CHECKING, Callable, Dict, List, Sequence, Tuple
 if TYPE_CHECKING:
     from .trial import Trial
 
-PARTS = ("jax", "cycle", "kills", "facts", "gates", "one_fails", "park", "bad")
+PARTS = ("jax", "cycle", "kills", "facts", "park", "one-fails", "gates", "bad")
 
 
 @dataclass(frozen=True)
 class Test:
     """seconds: its budget; past it the test is stopped, and what it had recorded is kept. framework: "" or what has to
-    be importable; simulated workloads can stand in for it. alone: it looks at settings of the machine."""
+    be importable; simulated workloads can stand in for it."""
 
     name: str
     body: Callable[[Trial], None]
@@ -33,7 +34,8 @@ class Test:
 
     @property
     def about(self) -> str:
-        return (self.body.__doc__ or "").strip().splitlines()[0] if self.body.__doc__ else ""
+        function = self.body.func if isinstance(self.body, functools.partial) else self.body
+        return " ".join((function.__doc__ or "").split())
 
 
 _TESTS: Dict[str, Test] = {}
@@ -65,8 +67,8 @@ def test(
 def load() -> List[Test]:
     """In the order in which they are started: what takes long comes first."""
     for name in PARTS:
-        importlib.import_module(f"{__package__}.parts.{name}")
-    return list(_TESTS.values())
+        importlib.import_module(f"{__package__}.parts.{name.replace('-', '_')}")
+    return sorted(_TESTS.values(), key=lambda one: PARTS.index(one.part))
 
 
 def select(tests: Sequence[Test], patterns: Sequence[str]) -> List[Test]:

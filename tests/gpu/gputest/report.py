@@ -71,7 +71,7 @@ def _counts(record: Dict[str, Any]) -> str:
     ok = sum(1 for item in held if item["ok"])
     return (
         f"Tests: {', '.join(f'{number} {status}' for status, number in sorted(counts.items()))}. "
-        f"Expectations: {ok} of {len(held)} held. Checksums compared after a suspend, a refusal or a kill: {len(sums)}, equal: {equal}.\n"
+        f"Expectations: {ok} of {len(held)} held. Checksums compared afterwards: {len(sums)}, equal: {equal}.\n"
     )
 
 
@@ -81,9 +81,8 @@ def _table(tests: Dict[str, Any]) -> str:
         sums = one.get("sums", [])
         equal = f"{sum(1 for entry in sums if entry['equal'])} of {len(sums)}" if sums else ""
         seen = "<br>".join(_cell(text) for text in [one.get("reason"), *one.get("summary", [])] if text)
-        lines.append(
-            f"| `{name}`: {_cell(one.get('about', ''))} | {one['status']} | {one.get('seconds', '')} | {equal} | {seen} |\n"
-        )
+        what = f"`{name}`: {_cell(one.get('about', ''))}"
+        lines.append(f"| {what} | {one['status']} | {one.get('seconds', '')} | {equal} | {seen} |\n")
     return "".join(lines)
 
 

@@ -245,11 +245,12 @@ class Trial:
         self.note(what, status=done.status, result=judge.slim(done.result))
         return done
 
-    def reached(self, what: str, done: TaskResult, state: str, subjects: Sequence[Subject], changed: bool) -> bool:
-        ok = self.expect(done.status == "ok", f"{what}: ok", status=done.status, msg=done.message)
+    def reached(self, what: str, done: TaskResult, state: str, subjects: Sequence[Subject], changed: bool) -> None:
+        """What follows stands on it."""
+        self.must(done.status == "ok", f"{what}: ok", status=done.status, msg=done.message)
         missed = judge.not_reached(done.result, state, [one.pid for one in subjects])
-        ok = self.expect(not missed, f"{what}: every process is {state}", missed=missed) and ok
-        return self.expect(done.changed == changed, f"{what}: changed is {changed}", changed=done.changed) and ok
+        self.must(not missed, f"{what}: every process is {state}", missed=missed)
+        self.expect(done.changed == changed, f"{what}: changed is {changed}", changed=done.changed)
 
     # -- the machine
 

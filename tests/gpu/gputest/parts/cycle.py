@@ -23,7 +23,7 @@ def there(t: Trial, state: str, subjects: List[Subject], **more: Any) -> None:
     wanted = [t.task(state, subjects, **more)]
     before = [one.look() for one in subjects]
     foretold = t.play(f"{state}: check", wanted, check=True).results[0]
-    t.expect(foretold.status == "ok", f"{state}: check mode is ok", msg=foretold.message)
+    t.must(foretold.status == "ok", f"{state}: check mode is ok", msg=foretold.message)
     t.unchanged(subjects, before, f"after check mode of {state}")
     done = t.play(state, wanted).results[0]
     t.reached(state, done, state, subjects, changed=True)

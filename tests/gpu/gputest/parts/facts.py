@@ -228,9 +228,7 @@ def stopped_midway(t: Trial) -> None:
     t.expect(one.look().parked, "parked", seen=one.look().short())
     with t.gpu_shared():
         t.fact("restore", under_hold(t, one, tid, ["restore", "unlock"], stop=False))
-    t.say(
-        f"restore thread stopped at {grown} of {one.mib << 20} bytes; seized again, the call gave {reply and reply.result}"
-    )
+    t.say(f"stopped at {grown} of {one.mib << 20} bytes; seized again, the call gave {reply and reply.result}")
     t.whole([one])
 
 

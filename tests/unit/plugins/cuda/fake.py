@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 # Runs as the fake: plays the next line of the script beside it. What it refuses is written to `refused`.
-_SOURCE = '''\
+_SOURCE = """\
 import fcntl, json, os, sys, time
 folder = {folder!r}
 with open(folder + "/turn", "r+") as turn:
@@ -48,7 +48,7 @@ os.write(2, expected["err"].encode())
 if expected["status"] < 0:
     os.kill(os.getpid(), -expected["status"])
 os._exit(expected["status"])
-'''
+"""
 
 
 @dataclass(frozen=True)

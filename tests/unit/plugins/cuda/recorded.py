@@ -31,6 +31,10 @@ class Recorded:
         return int(self.argv[self.argv.index("--pid") + 1])
 
     @property
+    def refused_in_words(self) -> bool:
+        return "process ID" in self.err
+
+    @property
     def expected(self) -> tuple[bool, Optional[int], str, Optional[str], Optional[int]]:
         reply = self.reply
         return reply["ok"], reply["code"], reply["text"], reply.get("state"), reply.get("tid")
@@ -46,7 +50,3 @@ class Driver:
 def driver(version: str) -> Driver:
     raw = json.loads((_FOLDER / f"{version}.json").read_text())
     return Driver(raw["driver"], "\n".join(raw["help"]), tuple(Recorded(**each) for each in raw["exchanges"]))
-
-
-def by_call(version: str) -> list[Recorded]:
-    return list(driver(version).exchanges)

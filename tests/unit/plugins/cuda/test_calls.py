@@ -59,7 +59,10 @@ def test_an_answer_wakes_the_waiter_at_once() -> None:
 @pytest.mark.parametrize(
     "error,text",
     [
-        (OSError("libcuda.so.1: cannot open shared object file"), "OSError: libcuda.so.1: cannot open shared object file"),
+        (
+            OSError("libcuda.so.1: cannot open shared object file"),
+            "OSError: libcuda.so.1: cannot open shared object file",
+        ),
         (AttributeError("undefined symbol: x"), "AttributeError: undefined symbol: x"),
     ],
 )

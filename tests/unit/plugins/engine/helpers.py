@@ -1,7 +1,7 @@
 # Copyright (c) 2026, gpufleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A host on paper: processes with a CUDA state, workers that do to them what the driver would, and failures on order."""
+"""A host on paper: processes with a CUDA state, workers that do what the driver would, and failures on order."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ Reaction = Callable[[Job, Command], Optional[Outcome]]
 
 
 class PaperHost:
-    """failures: (PID, command) to the outcomes of its next such commands, in place of success; a str ends the worker."""
+    """failures: (PID, command) to the outcomes of its next such commands, in place of success."""
 
     def __init__(self, directory: Path, count: int = 8, free_bytes: int = 100 * GIB) -> None:
         self.journal_path = str(directory / "journal" / "checkpoint.db")

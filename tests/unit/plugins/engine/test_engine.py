@@ -127,7 +127,7 @@ def test_a_worker_that_dies_is_replaced_and_the_rest_taken_back(host: PaperHost)
 def test_a_silent_driver_call_is_unknown_and_left_alone(host: PaperHost) -> None:
     host.fail(FOURTH, "suspend", SILENT)
     engine = host.engine("checkpointed", step_timeout=0.3)
-    with pytest.raises(Failed, match="no answer of the driver within 0.3 s"):
+    with pytest.raises(Failed, match=r"no answer of the driver within 0\.3 s"):
         engine.run()
     shown = report(engine)
     assert shown["processes"][3]["after"] == "unknown"

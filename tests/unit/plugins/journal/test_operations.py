@@ -1,0 +1,205 @@
+# Copyright (c) 2026, gpufleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Operations and steps: what is written is what is read, and it is there before the step."""
+
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _journal
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal, StepRecord, open_journal
+from tests.unit.plugins.journal.helpers import BOOT, begin, identity
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        self.now += 1
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def journal(tmp_path: Path, clock: Clock) -> Iterator[Journal]:
+    with open_journal(str(tmp_path / "checkpoint.db")) as opened:
+        yield Journal(opened.file, clock)
+
+
+def test_an_operation_comes_back_as_it_was_begun(journal: Journal) -> None:
+    operation = begin(journal)
+    assert operation.status == "active" and operation.step == "lock"
+    assert operation.identity == identity(12) and operation.worker == identity(99)
+    assert operation.device_bytes == {"GPU-a": 5, "GPU-b": 7}
+    assert operation.park is True and operation.restore_tid is None and operation.signal_mask is None
+    assert journal.get(operation.id) == operation == journal.latest(identity(12))
+    with open_journal(journal.path, create=False) as reader:
+        assert reader.latest(identity(12)) == operation
+
+
+def test_every_field_that_can_change_does(journal: Journal) -> None:
+    operation = begin(journal)
+    changed: dict[str, object] = {
+        "goal": "running",
+        "state_before": "locked",
+        "status": "suspended",
+        "worker": None,
+        "park": False,
+        "guard": "none",
+        "restore_tid": 13,
+        "signal_mask": "00000000",
+        "stopped_by": "us",
+        "backend": "cli",
+        "message": "words",
+        "device_bytes": {"GPU-c": 9},
+    }
+    journal.update(operation.id, **changed)
+    seen = journal.get(operation.id)
+    assert {name: getattr(seen, name) for name in changed} == changed
+    assert seen.updated > operation.updated
+    assert replace(seen, **changed) == seen  # type: ignore[arg-type]
+    journal.update(operation.id, worker=identity(100))
+    assert journal.get(operation.id).worker == identity(100)
+
+
+@pytest.mark.parametrize(
+    ("changed", "error"),
+    [
+        ({"status": "finished"}, ValueError),
+        ({"id": 3}, TypeError),
+        ({"restore_tid": "13"}, TypeError),
+        ({"park": 1}, TypeError),
+        ({"no_such_field": 1}, TypeError),
+        ({"device_bytes": 3}, TypeError),
+        ({"message": None}, TypeError),
+    ],
+)
+def test_what_an_operation_can_not_have_is_refused_and_nothing_changes(
+    journal: Journal, changed: dict[str, object], error: type[Exception]
+) -> None:
+    operation = begin(journal)
+    with pytest.raises(error):
+        journal.step(operation.id, "checkpoint", **changed)
+    assert journal.get(operation.id) == operation
+    assert journal.steps(operation.id) == ("lock",)
+
+
+def test_an_id_that_there_is_none_of(journal: Journal) -> None:
+    with pytest.raises(KeyError):
+        journal.step(1, "lock")
+    with pytest.raises(KeyError):
+        journal.get(1)
+    assert journal.steps(1) == ()
+
+
+def test_a_step_is_readable_for_others_when_the_call_returns(journal: Journal) -> None:
+    operation = begin(journal)
+    with open_journal(journal.path, create=False) as reader:
+        for step in ("stop", "seize", "checkpoint"):
+            journal.step(operation.id, step, signal_mask=step)
+            seen = reader.get(operation.id)
+            assert (seen.step, seen.signal_mask) == (step, step)
+    assert journal.steps(operation.id) == ("lock", "stop", "seize", "checkpoint")
+
+
+def test_the_latest_operation_of_a_process_is_of_that_process_only(journal: Journal) -> None:
+    first = begin(journal, pid=12)
+    second = begin(journal, pid=12)
+    other = begin(journal, pid=13)
+    assert first.id < second.id
+    assert journal.latest(identity(12)) == second
+    assert journal.latest(identity(13)) == other
+    assert journal.latest(identity(12, start_ticks=4712)) is None
+    assert journal.latest(identity(12, boot_id="another")) is None
+
+
+def test_live_is_what_a_later_run_has_to_know(journal: Journal) -> None:
+    ended = {}
+    for pid, status in enumerate(("active", "suspended", "failed", "unknown", "done", "undone"), 20):
+        ended[status] = begin(journal, pid=pid)
+        journal.finish(ended[status].id, status)
+    superseded = begin(journal, pid=30)
+    journal.finish(superseded.id, "suspended")
+    journal.finish(begin(journal, pid=30).id, "done")
+    begin(journal, pid=31, boot_id="before the reboot")
+    assert [operation.status for operation in journal.live(BOOT)] == ["active", "suspended", "failed", "unknown"]
+    assert [operation.identity.pid for operation in journal.live("before the reboot")] == [31]
+
+
+def test_measured_steps_are_the_history_that_estimates_are_made_of(journal: Journal) -> None:
+    first, second = begin(journal, pid=12), begin(journal, pid=13)
+    for operation, seconds in ((first, 4.5), (second, 2.5)):
+        journal.step(operation.id, "checkpoint")
+        journal.step(operation.id, "park")
+        journal.finish(operation.id, "suspended", "", {"checkpoint": seconds, "never made": 1.0})
+    newest, oldest = journal.history("checkpoint")
+    assert newest == StepRecord(second.id, "checkpoint", newest.at, 2.5, 12)
+    assert (oldest.operation, oldest.seconds) == (first.id, 4.5)
+    assert journal.history("checkpoint", limit=1) == (newest,)
+    assert journal.history("park") == () == journal.history("never made")
+
+
+def test_of_two_steps_of_one_name_the_last_is_the_measured_one(journal: Journal) -> None:
+    operation = begin(journal)
+    journal.step(operation.id, "settle")
+    journal.step(operation.id, "settle")
+    journal.finish(operation.id, "done", "", {"settle": 0.1})
+    (record,) = journal.history("settle")
+    # The clock ticks once for each call: begin, settle, settle.
+    assert record.at == 1003.0
+
+
+def test_a_run_is_found_by_its_name(journal: Journal) -> None:
+    mine = [begin(journal, pid=pid, run_id="mine") for pid in (1, 2)]
+    begin(journal, pid=3, run_id="other")
+    assert list(journal.of_run("mine")) == mine
+
+
+def test_what_is_settled_and_old_is_forgotten_with_its_steps(journal: Journal, clock: Clock) -> None:
+    settled, suspended = begin(journal, pid=12), begin(journal, pid=13)
+    former = begin(journal, pid=14, boot_id="before the reboot")
+    journal.finish(settled.id, "done", "", {"lock": 1.0})
+    journal.finish(suspended.id, "suspended")
+    clock.now += _journal.KEPT_SECONDS + 10
+    begin(journal, pid=15)
+    assert journal.latest(settled.identity) is None
+    assert journal.history("lock") == ()
+    assert journal.latest(former.identity) is None
+    seen = journal.latest(suspended.identity)
+    assert seen is not None and seen.device_bytes == {"GPU-a": 5, "GPU-b": 7}
+
+
+def test_what_raises_inside_a_transaction_leaves_nothing(journal: Journal) -> None:
+    operation = begin(journal)
+    with pytest.raises(ZeroDivisionError), journal.file.transaction() as connection:
+        connection.execute("UPDATE operations SET message = 'half'")
+        raise ZeroDivisionError
+    assert journal.get(operation.id) == operation
+    with journal.file.transaction(), pytest.raises(RuntimeError, match="in a transaction already"):
+        begin(journal)
+
+
+def test_it_can_be_used_after_it_was_closed(journal: Journal) -> None:
+    operation = begin(journal)
+    journal.close()
+    journal.close()
+    assert journal.latest(identity(12)) == operation
+    assert journal.reopen().get(operation.id) == operation
+
+
+def test_it_is_durable_by_its_settings(journal: Journal) -> None:
+    begin(journal)
+    connection = journal.file._connected()
+    assert connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+    assert connection.execute("PRAGMA synchronous").fetchone()[0] == 2
+    assert connection.execute("PRAGMA foreign_keys").fetchone()[0] == 1
+    with sqlite3.connect(journal.path) as other:
+        assert other.execute("PRAGMA user_version").fetchone()[0] == 1
