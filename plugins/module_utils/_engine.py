@@ -30,7 +30,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._huge_pages im
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._outcome import Command, Outcome
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._pool import Pool
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import is_alive, read_identity
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import Identity, is_alive, read_identity
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._snapshot import Snapshot, read_snapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._subject import Subject
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._survey import Survey
@@ -294,9 +294,9 @@ class Engine:
         commands: Dict[int, Command] = {}
         for subject in subjects:
             if subject.state == "checkpointed" and subject.view.state != "checkpointed":
-                commands[subject.pid] = Command("resume", unlock=subject.view.state == "running")
+                commands[subject.pid] = Command("resume", unlock=subject.view.state == "running", undo=True)
             elif subject.state == "locked" and subject.view.state == "running":
-                commands[subject.pid] = Command("unlock")
+                commands[subject.pid] = Command("unlock", undo=True)
         for pid, outcome in self._pool.run(self._with_facts(commands), seconds, self._options.parallel).items():
             self._of(pid).went_back(outcome)
 
@@ -327,11 +327,13 @@ class Engine:
     def _try_towards(self, subjects: Sequence[Subject]) -> List[Subject]:
         options = self._options
         commands: Dict[int, Command] = {}
+        restored = [one for one in subjects if "restore" in one.plan and one.state == "checkpointed"]
+        for subject in self._reserve(restored):
+            commands[subject.pid] = Command("resume", unlock="unlock" in subject.plan, pairs=self._pairs)
         for subject in subjects:
-            if "restore" in subject.plan and subject.state == "checkpointed":
-                if self._reserve(subject):
-                    commands[subject.pid] = Command("resume", unlock="unlock" in subject.plan, pairs=self._pairs)
-            elif "unlock" in subject.plan and subject.state == "locked":
+            if subject in restored:
+                continue
+            if "unlock" in subject.plan and subject.state == "locked":
                 commands[subject.pid] = Command("unlock")
             elif "continue" in subject.plan:
                 commands[subject.pid] = Command("go_on")
@@ -343,27 +345,24 @@ class Engine:
             self._of(pid).came_to(outcome)
         return [subject for subject in subjects if subject.failure is not None]
 
-    def _reserve(self, subject: Subject) -> bool:
-        """Room on the GPUs that it goes to, so that nobody else counts on it. False: there is none (any more)."""
-        self._pool.ensure(subject.pid)
-        owner = read_identity(self._pool.workers[subject.pid])
-        if owner is None or "vram_short" in self._options.allow or not subject.device_bytes:
-            return True
-        shortage = self._journal.reserve(
-            owner, self._needs(subject), lambda: {gpu.uuid: gpu.free_bytes for gpu in self._read_gpus()}
-        )
-        if shortage is None:
-            subject.failure = None
-            return True
-        subject.failure = Outcome(
-            ok=False,
-            state=subject.state,
-            stopped=subject.stopped,
-            step="reserve",
-            text=str(shortage),
-            remedy="It is still suspended and whole: make room on that GPU, and run the task again.",
-        )
-        return False
+    def _reserve(self, subjects: Sequence[Subject]) -> List[Subject]:
+        """Room on the GPUs that they go to, so that nobody else counts on it; those that there is (still) room for."""
+        if "vram_short" in self._options.allow:
+            return list(subjects)
+        wants: List[Tuple[Identity, Mapping[str, int]]] = []
+        for subject in subjects:
+            self._pool.ensure(subject.pid)
+            owner = read_identity(self._pool.workers[subject.pid])
+            if owner is None:
+                raise Failed(f"{subject.name}: its worker ended at once. Nothing has changed; run the task again.")
+            wants.append((owner, self._needs(subject)))
+        free = self._journal.reserve(wants, lambda: {gpu.uuid: gpu.free_bytes for gpu in self._read_gpus()})
+        fitting: List[Subject] = []
+        for subject, shortage in zip(subjects, free):
+            subject.failure = None if shortage is None else _no_room(subject, str(shortage))
+            if shortage is None:
+                fitting.append(subject)
+        return fitting
 
     def _keep_guards(self, subjects: Sequence[Subject]) -> None:
         for subject in subjects:
@@ -443,6 +442,17 @@ def _refusal(subject: Subject, findings: Sequence[Finding]) -> Outcome:
         step="gate",
         text=" ".join(finding.message() for finding in findings),
         remedy="It is still suspended and whole.",
+    )
+
+
+def _no_room(subject: Subject, shortage: str) -> Outcome:
+    return Outcome(
+        ok=False,
+        state=subject.state,
+        stopped=subject.stopped,
+        step="reserve",
+        text=shortage,
+        remedy="It is still suspended and whole: make room on that GPU, and run the task again.",
     )
 
 

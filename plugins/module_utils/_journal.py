@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, Iterable, List, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ._journal_file import BUSY_SECONDS, JournalFile
 from ._journal_reservations import Reservations, Shortage
@@ -253,13 +253,12 @@ class Journal:
 
     def reserve(
         self,
-        owner: Identity,
-        needs: Mapping[str, int],
+        wants: Sequence[Tuple[Identity, Mapping[str, int]]],
         free: Callable[[], Mapping[str, int]],
         alive: Callable[[Identity], bool] = is_alive,
-    ) -> Optional[Shortage]:
-        """Reserve GPU memory for a process that is to be restored; None when it is reserved, else what lacks."""
-        return self._reservations.reserve(owner, needs, free, alive)
+    ) -> List[Optional[Shortage]]:
+        """Reserve GPU memory for processes that are to be restored: for each None, or what lacks."""
+        return self._reservations.reserve(wants, free, alive)
 
     def release(self, owner: Identity) -> None:
         """Give back what this owner reserved, if anything."""

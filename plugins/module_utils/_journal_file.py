@@ -33,6 +33,7 @@ BUSY_SECONDS = 60.0
 #: Free bytes of the file system without which nothing is begun, so that a step begun can also be ended.
 SPACE = 4 << 20
 
+_MAGIC = b"SQLite format 3\0"
 _LOSS = "Without it a process that is suspended could not be brought back after a crash."
 Result = TypeVar("Result")
 
@@ -59,8 +60,15 @@ class JournalFile:
             if create:
                 _make(self.path)
                 self._check_space()
+            self._check_content()
             self._connection = self._connect(check=True)
+            if create:
+                os.chmod(self.path, 0o600)
         _open_files.add(self)
+
+    @property
+    def is_open(self) -> bool:
+        return self._connection is not None
 
     @property
     def subject(self) -> str:
@@ -119,7 +127,7 @@ class JournalFile:
     def _connect(self, check: bool) -> sqlite3.Connection:
         if not self.writable and not os.path.lexists(self.path):
             return _empty()
-        _check_place(self.path, self.writable)
+        _check_place(self.path)
         return self._retried(lambda: self._opened(check))
 
     def _opened(self, check: bool) -> sqlite3.Connection:
@@ -196,6 +204,18 @@ class JournalFile:
                     raise
             time.sleep(pause)
             pause = min(pause * 2, 0.1)
+
+    def _check_content(self) -> None:
+        """SQLite takes a file of a few bytes for an empty database, and would write over it."""
+        if not _size(self.path):
+            return
+        _check_place(self.path)
+        # Whoever closes a file gives up all locks that its process has on it, those of another connection, too.
+        if any(file.is_open and file.path == self.path for file in _open_files):
+            return
+        with open(self.path, "rb") as stream:
+            if stream.read(len(_MAGIC)) != _MAGIC:
+                raise self._corrupt("file is not a database")
 
     def _check_space(self) -> None:
         seen = os.statvfs(os.path.dirname(self.path))
@@ -333,7 +353,7 @@ def _make(path: str) -> None:
         except FileExistsError:
             pass
         _sync(os.path.dirname(name))
-    _check_place(path, mend=True)
+    _check_place(path)
     if not os.path.lexists(path):
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         os.close(handle)
@@ -372,11 +392,8 @@ def _directory_lock(directory: str, seconds: float, subject: str) -> Iterator[No
         os.close(handle)
 
 
-def _check_place(path: str, mend: bool) -> None:
-    """Raises JournalError unless nobody but root and this user can change the file, or put another in its place.
-
-    mend: where others may only read it, take that away.
-    """
+def _check_place(path: str) -> None:
+    """Raises JournalError unless nobody but root and this user can change the file, or put another in its place."""
     owners = {0, os.geteuid()}
     for directory in _directories(path):
         _check_directory(path, directory, owners)
@@ -402,8 +419,6 @@ def _check_place(path: str, mend: bool) -> None:
             f"others can write it (mode {stat.S_IMODE(seen.st_mode):04o})",
             f"Find out who did, then: chmod 600 {path}",
         )
-    if mend and seen.st_mode & 0o077:
-        os.chmod(path, 0o600)
 
 
 def _directories(path: str) -> Tuple[str, ...]:

@@ -10,7 +10,7 @@ count as used and as reserved until it is over.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Callable, Dict, Iterable, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ._journal_file import JournalFile
 from ._process import Identity
@@ -38,29 +38,42 @@ class Reservations:
 
     def reserve(
         self,
-        owner: Identity,
-        needs: Mapping[str, int],
+        wants: Sequence[Tuple[Identity, Mapping[str, int]]],
         free: Callable[[], Mapping[str, int]],
         alive: Callable[[Identity], bool],
-    ) -> Optional[Shortage]:
-        """needs, free: GPU UUID to bytes. free is called while every other process waits, so that nothing changes
-        between look and entry. A second reservation of the same owner replaces its first."""
+    ) -> List[Optional[Shortage]]:
+        """wants: owners, and what each needs. needs, free: GPU UUID to bytes. free is called once, while every other
+        process waits, so that nothing changes between look and entry. Those that fit are entered, in order; the others
+        get a Shortage. A second reservation of the same owner replaces its first."""
         with self._file.transaction() as connection:
-            connection.execute(
-                "DELETE FROM reservations WHERE boot_id = ? AND pid = ? AND start_ticks = ?", _key(owner)
-            )
-            others = _sum(_drop_dead(connection, alive))
-            room = free()
-            for gpu, needed in needs.items():
-                known = room.get(gpu)
-                reserved = others.get(gpu, 0)
-                if known is None or known - reserved < needed:
-                    return Shortage(gpu, needed, known, reserved)
             connection.executemany(
-                "INSERT INTO reservations (boot_id, pid, start_ticks, gpu, bytes) VALUES (?, ?, ?, ?, ?)",
-                [(*_key(owner), gpu, int(needed)) for gpu, needed in needs.items()],
+                "DELETE FROM reservations WHERE boot_id = ? AND pid = ? AND start_ticks = ?",
+                [_key(owner) for owner, _needs in wants],
             )
-            return None
+            taken = _sum(_drop_dead(connection, alive))
+            room = free()
+            return [self._enter(connection, owner, needs, room, taken) for owner, needs in wants]
+
+    def _enter(
+        self,
+        connection: sqlite3.Connection,
+        owner: Identity,
+        needs: Mapping[str, int],
+        room: Mapping[str, int],
+        taken: Dict[str, int],
+    ) -> Optional[Shortage]:
+        for gpu, needed in needs.items():
+            known = room.get(gpu)
+            reserved = taken.get(gpu, 0)
+            if known is None or known - reserved < needed:
+                return Shortage(gpu, needed, known, reserved)
+        connection.executemany(
+            "INSERT INTO reservations (boot_id, pid, start_ticks, gpu, bytes) VALUES (?, ?, ?, ?, ?)",
+            [(*_key(owner), gpu, int(needed)) for gpu, needed in needs.items()],
+        )
+        for gpu, needed in needs.items():
+            taken[gpu] = taken.get(gpu, 0) + needed
+        return None
 
     def release(self, owner: Identity) -> None:
         with self._file.transaction() as connection:

@@ -16,12 +16,14 @@ class Command:
 
     timeout_ms: of a lock. unlock: resume up to running, else up to locked. pairs: GPU UUIDs, old and new, empty for a
     plain restore. state_before: the CUDA state that the run found; the worker is told, since others may have asked.
+    undo: a way back, made also where it can't be journalled.
     """
 
     do: str
     state_before: str = ""
     timeout_ms: int = 0
     unlock: bool = True
+    undo: bool = False
     pairs: Tuple[Tuple[str, str], ...] = ()
 
     def line(self) -> bytes:

@@ -23,11 +23,16 @@ class Holder:
 
 @dataclass(frozen=True)
 class Peers:
-    """None is unknown. tcp: PIDs. remote: "local-port address:port", connections to other hosts. unix: (PID, name)."""
+    """None is unknown. tcp: PIDs. remote: "local-port address:port", connections to other hosts. unix: (PID, name) of
+    who is at the other end of a unix socket. unix_names: what those other ends are bound to."""
 
     tcp: Optional[Tuple[int, ...]]
     remote: Optional[Tuple[str, ...]]
     unix: Optional[Tuple[Tuple[int, str], ...]]
+    unix_names: Optional[Tuple[str, ...]]
+
+
+UNKNOWN = Peers(None, None, None, None)
 
 
 def is_loopback(address: str) -> bool:
@@ -57,7 +62,7 @@ def find_peers(holders: Iterable[Holder]) -> Dict[int, Peers]:
 def _of(holder: Holder, owners: Dict[int, List[Holder]], ends: Dict[Tuple[str, End, End], int]) -> Peers:
     table = holder.table
     if table is None:
-        return Peers(None, None, None)
+        return UNKNOWN
     peers: Set[int] = set()
     remote: Set[str] = set()
     for inode in holder.inodes:
@@ -69,12 +74,10 @@ def _of(holder: Holder, owners: Dict[int, List[Holder]], ends: Dict[Tuple[str, E
             peers.update(one.pid for one in owners.get(other, ()) if one.pid != holder.pid)
         elif tcp.local[0] != tcp.remote[0] and not is_loopback(tcp.remote[0]):
             remote.add(f"{tcp.local[1]} {tcp.remote[0]}:{tcp.remote[1]}")
-    return Peers(tuple(sorted(peers)), tuple(sorted(remote)), _unix(holder, table, owners))
-
-
-def _unix(holder: Holder, table: Table, owners: Dict[int, List[Holder]]) -> Optional[Tuple[Tuple[int, str], ...]]:
+    tcp_peers, tcp_remote = tuple(sorted(peers)), tuple(sorted(remote))
     if table.unix_peers is None:
-        return None
+        return Peers(tcp_peers, tcp_remote, None, None)
     connected = {table.unix_peers[inode] for inode in holder.inodes if inode in table.unix_peers}
     found = {(one.pid, one.name) for inode in connected for one in owners.get(inode, ()) if one.pid != holder.pid}
-    return tuple(sorted(found))
+    names = {table.unix[inode] for inode in connected if table.unix.get(inode)}
+    return Peers(tcp_peers, tcp_remote, tuple(sorted(found)), tuple(sorted(names)))

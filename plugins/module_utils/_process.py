@@ -21,7 +21,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cgroup import
     parse_membership,
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._host import read_boot_id
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._peers import Holder, Peers, find_peers
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._peers import UNKNOWN, Holder, Peers, find_peers
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_parse import (
     Descriptors,
     Stat,
@@ -33,6 +33,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_parse
     parse_stat,
     parse_status,
     sort_descriptors,
+    waits_in_freezer,
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._sockets import SocketTables, Table
 
@@ -83,7 +84,9 @@ class ProcessSnapshot:
     device_files: a path per open descriptor of /dev/nvidia*, duplicates kept.
     libraries: file names of the mapped libcuda, libnccl and libnvidia-ml.
     uvm_socket: it owns the socket by which CUDA shares its memory manager; stays while suspended.
-    unix_names: of bound unix sockets that it has open. unix_peers: (PID, its name, own inode) where known.
+    unix_names: of bound unix sockets that it has open. unix_peers: (PID, its name) of processes of this list at the
+    other end of its unix sockets; unix_peer_names: what the other ends are bound to. Both are known of the reader's
+    network namespace only.
     tcp_peers: PIDs of other processes at the other end of its TCP connections on this host.
     tcp_remote: "local port address:port" of its connections to other hosts.
     anon_inodes: kinds, "[eventfd]", sorted, duplicates kept. shm_files: below /dev/shm, open or mapped.
@@ -122,6 +125,7 @@ class ProcessSnapshot:
     uvm_socket: Optional[bool]
     unix_names: Optional[Tuple[str, ...]]
     unix_peers: Optional[Tuple[Tuple[int, str], ...]]
+    unix_peer_names: Optional[Tuple[str, ...]]
     tcp_peers: Optional[Tuple[int, ...]]
     tcp_remote: Optional[Tuple[str, ...]]
     anon_inodes: Optional[Tuple[str, ...]]
@@ -371,13 +375,14 @@ class _Reader:
             address_limit_bytes=limit.get("Max address space"),
             cgroups=groups,
             cgroup_paths=tuple(sorted({path for _hierarchy, path in lines})),
-            frozen=None if membership is None else frozen(groups),
+            frozen=None if membership is None else self._frozen(base, stat, groups),
             device_files=None if opened is None else opened.devices,
             device_mappings=None if mapped is None else tuple(Mapping(*one) for one in mapped.devices),
             libraries=None if mapped is None else mapped.libraries,
             uvm_socket=uvm_socket,
             unix_names=names,
             unix_peers=None,
+            unix_peer_names=None,
             tcp_peers=None,
             tcp_remote=None,
             anon_inodes=None if opened is None else opened.anonymous,
@@ -392,6 +397,17 @@ class _Reader:
         if again is None or again.start_ticks != stat.start_ticks:
             return None  # another process by now
         return _Found(snapshot, () if opened is None else opened.inodes, table)
+
+    @staticmethod
+    def _frozen(base: str, stat: Stat, groups: Tuple[CgroupSnapshot, ...]) -> Optional[bool]:
+        """A group that can't be seen may freeze it; then the place in the kernel where it waits tells."""
+        seen = frozen(groups)
+        if seen is not None:
+            return seen
+        try:
+            return waits_in_freezer(stat.state, _text(base + "/wchan"))
+        except OSError:
+            return None
 
     @staticmethod
     def _executable(base: str, missing: List[str]) -> str:
@@ -467,15 +483,20 @@ def _with_peers(found: Iterable[_Found]) -> Tuple[ProcessSnapshot, ...]:
     peers = find_peers(
         [Holder(one.snapshot.pid, one.snapshot.name, one.inodes, one.table) for one in everyone if one.table]
     )
-    nothing = Peers(None, None, None)
     return tuple(
-        one.snapshot if one.snapshot.device_files is None else _joined(one, peers.get(one.snapshot.pid, nothing))
+        one.snapshot if one.snapshot.device_files is None else _joined(one, peers.get(one.snapshot.pid, UNKNOWN))
         for one in everyone
     )
 
 
 def _joined(one: _Found, peers: Peers) -> ProcessSnapshot:
-    return replace(one.snapshot, tcp_peers=peers.tcp, tcp_remote=peers.remote, unix_peers=peers.unix)
+    return replace(
+        one.snapshot,
+        tcp_peers=peers.tcp,
+        tcp_remote=peers.remote,
+        unix_peers=peers.unix,
+        unix_peer_names=peers.unix_names,
+    )
 
 
 def _main_thread_ended(pid: int) -> bool:
@@ -515,6 +536,6 @@ def list_processes(pids: Iterable[int] = (), everything: bool = False) -> Tuple[
         if one is None:
             continue
         wanted = everything or pid in named or one.snapshot.may_be_cuda or one.snapshot.has_devices
-        if wanted or one.snapshot.libraries:
+        if wanted or one.snapshot.libraries or (maps and b"nvidia-cuda-mps" in maps):
             found.append(one)
     return _with_peers(found)

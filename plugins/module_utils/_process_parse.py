@@ -15,6 +15,8 @@ ENVIRONMENT = (
     "CUDA_VISIBLE_DEVICES",
     "OMPI_COMM_WORLD_SIZE",
     "PMI_SIZE",
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
     "WORLD_SIZE",
 )
 
@@ -106,6 +108,16 @@ def parse_maps(text: str) -> Maps:
             if _LIBRARY.match(name):
                 libraries.add(name.partition(" ")[0])
     return Maps(tuple(devices), tuple(sorted(libraries)), tuple(sorted(shm)))
+
+
+def waits_in_freezer(state: str, wchan: str) -> Optional[bool]:
+    """By the state letter and /proc/PID/wchan: "do_freezer_trap" is version 2, "__refrigerator" version 1, whose tasks
+    show as D. None: the kernel does not tell."""
+    if "freezer" in wchan or "refrigerator" in wchan:
+        return True
+    if state == "R" or (state == "S" and wchan.strip() not in ("", "0")):
+        return False
+    return None
 
 
 def may_matter(maps: bytes) -> bool:

@@ -67,6 +67,7 @@ def _process_from_data(data: Dict[str, Any]) -> ProcessSnapshot:
         "device_files",
         "libraries",
         "unix_names",
+        "unix_peer_names",
         "tcp_peers",
         "tcp_remote",
         "anon_inodes",

@@ -17,7 +17,7 @@ import select
 import signal
 import socket
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Callable, Dict, List, Mapping, Optional, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.backend import Backend, Call, Reply
@@ -28,6 +28,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.guard im
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.hold import Hold
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._huge_pages import HugePages
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal, Operation, open_journal
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_errors import JournalError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._outcome import Command, Outcome, command_from
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import (
     Identity,
@@ -153,6 +154,7 @@ class Worker:
         self._notes: List[str] = []
         self._huge_pages = ""
         self._undo_lock = False
+        self._committed = False
         self._state = "unknown"
         self._state_before = "unknown"
         self._stopped = job.stopped_by
@@ -189,6 +191,7 @@ class Worker:
     def _perform(self, command: Command) -> Outcome:
         self._clock = _Clock()
         self._notes = []
+        self._committed = command.undo
         self._state_before = command.state_before or self._state_before
         actions: Dict[str, Callable[[Command], Outcome]] = {
             "state": self._query,
@@ -207,9 +210,13 @@ class Worker:
         except _GoneError:
             outcome = self._gone(command)
         except HoldError as error:
-            outcome = self._not_held(command, error)
-        if self._operation is not None:
+            outcome = self._not_held(command, f"{error.subject}: {error.evidence}. {error.reason}", error.remedy)
+        except JournalError as error:
+            outcome = self._not_held(command, str(error), "Mend the journal, and run the task again.")
+        try:
             self._record(command, outcome)
+        except JournalError as error:
+            outcome = replace(outcome, notes=(*outcome.notes, f"its outcome could not be journalled: {error}"))
         return outcome
 
     # What a command comes to
@@ -244,9 +251,9 @@ class Worker:
             seconds=dict(self._clock.seconds),
         )
 
-    def _not_held(self, command: Command, error: HoldError) -> Outcome:
-        """The process could not be held: it has been let go, and nothing was asked of the driver."""
-        self._hold = None
+    def _not_held(self, command: Command, text: str, remedy: str) -> Outcome:
+        """The process could not be held, or the step not be journalled: nothing was asked of the driver."""
+        self._let_go(run=False)
         self._clock.step("")
         stopped = (read_process(self._pid) or _NOTHING).state in ("T", "t")
         self._stopped = (self._job.stopped_by or "us") if stopped else ""
@@ -256,8 +263,8 @@ class Worker:
             state=state,
             stopped=self._stopped,
             step=command.do,
-            text=f"{error.subject}: {error.evidence}. {error.reason}",
-            remedy=error.remedy,
+            text=text,
+            remedy=remedy,
             seconds=dict(self._clock.seconds),
         )
 
@@ -271,8 +278,19 @@ class Worker:
         return self._opened
 
     def _step(self, name: str) -> None:
-        """Durable before it happens."""
+        """Durable before it happens. Once the driver was called, or on the way back, a journal that can't be written
+        stops nobody: half way is worse than unwritten.
+        """
         self._clock.step(name)
+        try:
+            self._write_step(name)
+        except JournalError as error:
+            if not self._committed:
+                raise
+            self._notes.append(f"step {name} could not be journalled: {error}")
+        self._committed = self._committed or name in ("checkpoint", "restore")
+
+    def _write_step(self, name: str) -> None:
         if self._operation is None:
             job = self._job
             self._operation = self._journal.begin(
@@ -301,7 +319,9 @@ class Worker:
     def _record(self, command: Command, outcome: Outcome) -> None:
         if self._operation is None:
             return
-        if outcome.state == "checkpointed":
+        if command.undo and outcome.ok:
+            status = "undone"
+        elif outcome.state == "checkpointed":
             status = "suspended" if outcome.ok or command.do != "resume" else "failed"
         elif outcome.state == "unknown":
             status = "unknown"
@@ -565,13 +585,8 @@ class Worker:
 
     def _abandoned(self) -> None:
         """The module died or gave up waiting: nothing is left half way."""
-        if self._undo_lock and self._state == "locked" and is_alive(self._job.identity):
-            self._step("unlock")
-            self._unlock(Command("unlock"))
-            if self._operation is not None:
-                self._journal.finish(
-                    self._operation.id, "undone", "the module ended before the checkpoint; unlocked again", {}
-                )
+        if self._undo_lock and self._state == "locked":
+            self._state = self._perform(Command("unlock", undo=True)).state
         self._leave()
 
     def _leave(self) -> None:

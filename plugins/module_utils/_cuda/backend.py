@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import List, Optional, Protocol, Sequence, Tuple
+from typing import Optional, Protocol, Sequence, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda import libcuda, tool
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.cli import NEEDED, Cli
@@ -13,9 +13,11 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.errors i
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.libcuda import Libcuda
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.results import Reply
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.toggle import Toggle
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._host import parse_driver_version
 
 __all__ = ["WANTED", "Backend", "BackendError", "Call", "Reply", "choose"]
 
+_VERSION_FILE = "/proc/driver/nvidia/version"
 WANTED = ("auto", "libcuda", "cli", "toggle")
 
 
@@ -77,15 +79,15 @@ def choose(wanted: str = "auto", executable: str = tool.DEFAULT, library: str = 
     """
     if wanted not in WANTED:
         raise ValueError(f"{wanted!r} is no backend: {', '.join(WANTED)}")
-    tried: List[str] = []
+    tried = [_driver()]
     if wanted in ("auto", "libcuda"):
         found = libcuda.probe(library)
         if found.usable:
             return Libcuda(library, can_map=found.version >= libcuda.FIRST_WITH_PAIRS)
-        tried.append(f"libcuda: {found.why}")
+        tried.append(found.why)
         if wanted == "libcuda":
             remedy = "Use driver 570 or later, or `backend: auto`, which falls back on cuda-checkpoint"
-            raise BackendError("backend libcuda can't be used", found.why, remedy)
+            raise BackendError("backend libcuda can't be used", "; ".join(tried), remedy)
     try:
         offer = tool.probe(executable)
     except tool.ToolError as error:
@@ -99,22 +101,28 @@ def choose(wanted: str = "auto", executable: str = tool.DEFAULT, library: str = 
     raise _refuse(wanted, offer, tried)
 
 
+def _driver() -> str:
+    try:
+        with open(_VERSION_FILE, encoding="utf-8", errors="replace") as stream:
+            return f"the driver is {parse_driver_version(stream.read()) or 'of an unknown version'}"
+    except OSError:
+        return "no NVIDIA driver is loaded"
+
+
 def _refuse(wanted: str, offer: tool.Offer, tried: Sequence[str]) -> BackendError:
-    has = f"{offer.executable} --help lists {', '.join(sorted(offer.options))}"
+    seen = "; ".join([*tried, f"{offer.executable} --help lists {', '.join(sorted(offer.options))}"])
     if wanted == "toggle":
         return BackendError(
             "backend toggle is refused",
-            f"{has}; a toggle turns round when it is repeated and can't be held, so it is used only where there is "
+            f"{seen}. A toggle turns round when it is repeated and can't be held, so it is used only where there is "
             "nothing else",
             "Use `backend: auto` or `backend: cli`",
         )
     if wanted == "cli" and "--action" not in offer.options:
         return BackendError(
             "backend cli can't be used",
-            f"{has}, but not --action, which drivers from 555 on have",
+            f"{seen}, but not --action, which drivers from 555 on have",
             "Use `backend: auto`; what a toggle can't do is refused by name",
         )
     missing = ", ".join(option for option in NEEDED if option not in offer.options)
-    return BackendError(
-        "cuda-checkpoint can't be used", "; ".join([*tried, f"{has}, but not {missing}"]), "Use driver 570 or later"
-    )
+    return BackendError("cuda-checkpoint can't be used", f"{seen}, but not {missing}", "Use driver 570 or later")

@@ -76,8 +76,8 @@ def _look(library: str) -> Probe:
         return Probe(False, str(error))
     missing = [name for name in FUNCTIONS if not hasattr(loaded, name)]
     if missing:
-        names = "no checkpoint functions" if len(missing) == len(FUNCTIONS) else f"no {', '.join(missing)}"
-        return Probe(False, f"{library} has {names}, which drivers from 570 on have")
+        names = ", ".join(missing) if len(missing) < len(FUNCTIONS) else "cuCheckpointProcess functions"
+        return Probe(False, f"{library} has no {names}, which drivers from 570 on have")
     version = ctypes.c_int(0)
     try:
         loaded.cuDriverGetVersion(ctypes.byref(version))

@@ -116,7 +116,7 @@ def size(count: int) -> str:
         return f"{count / GIB:.1f} GiB"
     if abs(count) >= MIB:
         return f"{count / MIB:.0f} MiB"
-    return f"{count} bytes"
+    return f"{count / 1024:.0f} KiB" if abs(count) >= 1024 else f"{count} bytes"
 
 
 def plural(count: int, word: str) -> str:

@@ -57,32 +57,43 @@ class CgroupMemory(Hazard):
     actions = frozenset((SUSPEND,))
     option = "cgroup_memory"
 
-    def detect(self, context: Context, process: ProcessSnapshot) -> Optional[Finding]:
-        """Whether its groups can be seen at all."""
-        if process.looks_suspended:
-            return None
+    @staticmethod
+    def _dark(process: ProcessSnapshot) -> str:
+        """What of its groups can't be seen; "" for nothing."""
         dark = [group for group in process.cgroups if "memory" in group.unreadable]
         top = [group for group in process.cgroups if group.hidden_ancestors and _tells_memory(group)]
         if "cgroups" in process.unreadable:
-            where = "its control groups can't be read"
-        elif dark:
-            where = f"the memory limits of {comma(group.path for group in dark)} can't be read here"
-        elif top:
-            where = f"limits above {top[0].path} can't be seen from this cgroup namespace"
-        else:
-            return None
-        return self.finding(
-            name_of(process),
-            f"{where}, so that a memory limit can't be ruled out",
-            "Past a limit, the kernel kills the program in the middle of the checkpoint, or slows it down to a crawl",
-            "Compare the limits of its groups with its GPU memory, or run this on the host itself, not in a container",
-            process.pid,
-            severity=WARNING,
-        )
+            return "their control groups can't be read"
+        if dark:
+            return f"memory limits of {comma(group.path for group in dark)} can't be read here"
+        if top:
+            return f"memory limits above {top[0].path} can't be seen from this cgroup namespace"
+        return ""
+
+    def _unseen(self, processes: List[ProcessSnapshot]) -> List[Finding]:
+        by_place: Dict[str, List[ProcessSnapshot]] = {}
+        for process in processes:
+            place = "" if process.looks_suspended else self._dark(process)
+            if place:
+                by_place.setdefault(place, []).append(process)
+        found = []
+        for place, members in by_place.items():
+            subject, pid = _subject(members)
+            found.append(
+                self.finding(
+                    subject,
+                    f"{place}, so that a limit can't be ruled out",
+                    "Past a limit, the kernel kills the program in mid-checkpoint, or slows it to a crawl",
+                    "Compare the limits with the GPU memory, or run this on the host itself, not in a container",
+                    pid,
+                    severity=WARNING,
+                )
+            )
+        return found
 
     def detect_all(self, context: Context, processes: Iterable[ProcessSnapshot]) -> List[Finding]:
         everyone = list(processes)
-        found = super().detect_all(context, everyone)
+        found = self._unseen(everyone)
         groups: Dict[Tuple[str, str], Tuple[CgroupSnapshot, List[ProcessSnapshot]]] = {}
         for process in everyone:
             for group in process.cgroups:

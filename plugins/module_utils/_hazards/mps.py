@@ -61,6 +61,10 @@ class MpsClient(Hazard):
         for gpu in context.snapshot.gpus:
             if any(one.pid == process.pid and one.kind == "mps" for one in gpu.processes):
                 return f"NVML lists it as a client of MPS on GPU {gpu.index}"
+        directory = (process.environment or {}).get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps"
+        for name in process.unix_peer_names or ():
+            if name.startswith(f"{directory.rstrip('/')}/"):
+                return f"it is connected to MPS's socket {name}"
         for pid, name in process.unix_peers or ():
             peer = context.snapshot.process(pid)
             if name.startswith(_DAEMON) or (peer is not None and is_daemon(peer)):

@@ -21,6 +21,10 @@ class HoldError(Exception):
         self.remedy = remedy
 
 
+class NotAtRestError(HoldError):
+    """A thread that was let run does not stop again. Everything is still held: try `settle` again, or end."""
+
+
 class ProcessEndedError(HoldError):
     """The process ended while it was held; its threads have been reaped.
 

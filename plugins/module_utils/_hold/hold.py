@@ -11,6 +11,7 @@ is stopped anew at once when somebody continues it meanwhile. docs/hold-and-park
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -20,7 +21,11 @@ from typing import Callable, Dict, Optional, Protocol, Set, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.results import Reply
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold import masks, process, ptrace
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.errors import HoldError, ProcessEndedError
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.errors import (
+    HoldError,
+    NotAtRestError,
+    ProcessEndedError,
+)
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import Identity, read_identity, task_state
 
 # Seconds between two looks: short while something moves, long while the driver copies.
@@ -74,6 +79,7 @@ class Hold:
         self._masks: Dict[int, int] = {}
         self._masked = False
         self._loose = False
+        self._kept: Set[Tuple[int, int]] = set()
 
     # What is held
 
@@ -170,6 +176,19 @@ class Hold:
         self._secure()
         self._listen(self._sentinel())
 
+    def leave_stop_open(self) -> None:
+        """Before anything is suspended only: for one moment the process is held, but not stopped.
+
+        A process group that is orphaned (its shell ends, somebody logs out) gets SIGHUP and SIGCONT from the kernel if a
+        process of it has stopped, and would die of the SIGHUP when it is resumed. A stop that begins while its threads are
+        held does not come to its end before they are let go, and until then does not count as one. It needs three
+        threads: the two by which the stop is kept up take part in it.
+        """
+        self._check_owner()
+        self._look()
+        self._handle.send(signal.SIGCONT)
+        self._stop_group(self._sentinel())
+
     def _seize_all(self, deadline: float) -> None:
         quiet = 0
         while quiet < 2:
@@ -253,6 +272,13 @@ class Hold:
             self._masked = True
 
     def _unmask(self) -> None:
+        """As it was before, the signals that had to wait among what is pending."""
+        for number, tid in sorted(self._kept):
+            if tid in self._held:
+                ptrace.signal_thread(self.pid, tid, number)
+            else:
+                self._handle.send(number)
+        self._kept.clear()
         if not self._masked or self.restore_tid is None:
             return
         before = self._masks[self.restore_tid]
@@ -322,13 +348,15 @@ class Hold:
             for tid in self._running - before:
                 self._order(ptrace.interrupt, tid)
             if self._running and pause.over():
-                tid = min(self._running)
-                raise HoldError(
-                    self.name,
-                    f"it did not come to rest in time: {process.describe(self.pid, tid)}",
-                    "It is still held, and stays stopped when the holder ends",
-                    "Run the task again once that thread has come out of the kernel",
-                )
+                raise self._not_at_rest(min(self._running))
+
+    def _not_at_rest(self, tid: int) -> NotAtRestError:
+        return NotAtRestError(
+            self.name,
+            f"it did not come to rest in time: {process.describe(self.pid, tid)}",
+            "It is still held, and stays stopped when the holder ends",
+            "Run the task again once that thread has come out of the kernel",
+        )
 
     def tend(self) -> None:
         """Between two steps: stop it again if somebody has continued it. Never blocks for long."""
@@ -340,12 +368,13 @@ class Hold:
     # Let go
 
     def detach(self, run: bool) -> None:
-        """Let go of every thread. run: continue the process, else leave it stopped (State T), also if somebody continues
-        it in this very moment. Nothing is left to do where it has ended."""
+        """Let go of every thread. run: continue the process, else leave it stopped (State T), also if somebody
+        continues it in this very moment. Nothing is left to do where it has ended."""
         self._check_owner()
         try:
-            self._look()
-            self._unmask()
+            with contextlib.suppress(NotAtRestError):
+                self._look()
+                self._unmask()
             if run:
                 self._handle.send(signal.SIGCONT)
             self._detach_all()
@@ -421,8 +450,8 @@ class Hold:
 
         A SIGSTOP that nobody takes only waits, and a thread that is let go takes a waiting SIGTERM or SIGHUP before it.
         So this thread takes it: nothing but SIGSTOP can be delivered to it meanwhile, it is sent to it alone, and it is
-        let go no further than to the next stop inside the kernel. A SIGCONT from elsewhere either finds that SIGSTOP and
-        takes it away, and then the thread stops because of that SIGCONT, or comes later.
+        let go no further than to the next stop inside the kernel. A SIGCONT from elsewhere either comes later, or takes
+        that SIGSTOP away, and then the thread stops because of that SIGCONT.
         """
         self._trap(tid)
         # For the case that the holder dies right here: any thread takes this one, if nothing else waits before it.
@@ -458,9 +487,7 @@ class Hold:
         while True:
             status = self._next(tid, time.monotonic() + 10 * _MOMENT)
             if status is None:
-                raise HoldError(
-                    self.name, f"{process.describe(self.pid, tid)} takes no orders", "It is held", "Try again"
-                )
+                raise self._not_at_rest(tid)
             if status.event == ptrace.EVENT_STOP:
                 self._loose = self._loose or status.signal == signal.SIGTRAP
                 self._listening.discard(tid)
@@ -546,21 +573,23 @@ class Hold:
         """A held thread that takes no orders has been killed: raised, once that is certain."""
         status = self._next(tid, time.monotonic() + _MOMENT)
         if status is None or not status.ended:
-            raise HoldError(
-                self.name,
-                f"a held thread takes no orders: {process.describe(self.pid, tid)}",
-                "It stays stopped when the holder ends",
-                "Run the task again",
-            )
+            raise self._not_at_rest(tid)
 
     def _pass_on(self, tid: int, status: ptrace.Status) -> None:
         """Let a thread go on from a stop that it reported, with the signal that it was about to take."""
-        if status.event == ptrace.EVENT_CLONE:
-            new = ptrace.new_thread(tid)
-            self._held.add(new)
-            self.created.add(new)
-            self._running.add(new)
-        self._order(ptrace.cont, tid, 0 if status.event else status.signal)
+        deliver = 0 if status.event else status.signal
+        try:
+            if status.event == ptrace.EVENT_CLONE:
+                new = ptrace.new_thread(tid)
+                for group in (self._held, self.created, self._running):
+                    group.add(new)
+            elif self._masked and deliver and masks.must_wait(deliver):
+                self._kept.add((deliver, tid if ptrace.is_for_thread(tid) else 0))
+                deliver = 0
+            ptrace.cont(tid, deliver)
+        except OSError as error:
+            if error.errno != errno.ESRCH:  # killed in this moment: its end is reported next
+                raise
 
     def _forget(self, tid: int) -> None:
         for group in (self._held, self._running, self._listening, self.created):

@@ -33,7 +33,16 @@ ALONE = _ALL & ~_bits(*_SYNCHRONOUS)
 #: mask that the C library sets for moments of its own; it has a higher number than SIGSTOP, so it comes after it.
 STOPPING = _ALL & ~_bits(_LAST)
 
+# What abort() sends: it does not come to its end without it.
+_OF_ITS_OWN = _bits(signal.SIGABRT)
+
 OURS = frozenset((ALONE, STOPPING))
+
+
+def must_wait(number: int) -> bool:
+    """A signal that the restore thread should not take while it runs alone. It can come in spite of the mask: to a thread
+    that waits with another mask for the time being (ppoll, sigsuspend), or that has just ended a handler."""
+    return bool(_bits(number) & ALONE & ~_OF_ITS_OWN)
 
 
 def to_text(masks: Mapping[int, int]) -> str:

@@ -73,6 +73,8 @@ def _take(target: Target, step: Step, deadlines: Deadlines) -> Hold:
         hold.seize(time.monotonic() + deadlines.seize)
         # Not before: a SIGCONT has no effect on a frozen process until it is thawed.
         freezer.thaw(target.identity)
+        if not hold.stopped_before:
+            hold.leave_stop_open()
     except BaseException:
         hold.abort()
         raise

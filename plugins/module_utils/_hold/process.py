@@ -15,7 +15,6 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold import p
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.errors import HoldError, ProcessEndedError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import (
     Identity,
-    parse_status,
     read_identity,
     task_state,
 )
@@ -100,6 +99,8 @@ def refused_error(pid: int, tid: int) -> HoldError:
     evidence = f"the kernel does not let UID {os.geteuid()} trace {thread_name(pid, tid)}, which runs as UID {owner}"
     if scope:
         evidence += f"; kernel.yama.ptrace_scope is {scope}"
+    if task_state(pid, tid) == "t":
+        evidence += "; its state is t, so somebody traces it who can't be seen from this PID namespace"
     return HoldError(
         name(pid),
         evidence,

@@ -19,7 +19,8 @@ EVENT_CLONE = 3
 EVENT_STOP = 128
 
 _CONT, _DETACH = 7, 17
-_GETEVENTMSG, _SEIZE, _INTERRUPT, _LISTEN = 0x4201, 0x4206, 0x4207, 0x4208
+_GETEVENTMSG, _GETSIGINFO = 0x4201, 0x4202
+_SEIZE, _INTERRUPT, _LISTEN = 0x4206, 0x4207, 0x4208
 _GETSIGMASK, _SETSIGMASK = 0x420A, 0x420B
 _TRACECLONE = 0x8
 _WALL = 0x40000000
@@ -29,6 +30,7 @@ _TGKILL = {"x86_64": 234, "aarch64": 131}
 _PIDFD_SEND_SIGNAL, _PIDFD_OPEN = 424, 434
 _SFD_CLOEXEC, _SFD_NONBLOCK = 0o2000000, 0o4000
 _SIGSET_BYTES, _SIGINFO_BYTES = 128, 128
+_SI_TKILL = -6
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -95,6 +97,13 @@ def new_thread(tid: int) -> int:
     value = ctypes.c_ulong(0)
     _ptrace(_GETEVENTMSG, tid, 0, ctypes.addressof(value))
     return int(value.value)
+
+
+def is_for_thread(tid: int) -> bool:
+    """Before a delivery: the signal was sent to this very thread, not to its process."""
+    data = ctypes.create_string_buffer(_SIGINFO_BYTES)
+    _ptrace(_GETSIGINFO, tid, 0, ctypes.addressof(data))
+    return int.from_bytes(data.raw[8:12], "little", signed=True) == _SI_TKILL
 
 
 def get_mask(tid: int) -> int:

@@ -45,12 +45,12 @@ class Reader:
         if self._journal is None:
             return []
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return [_plain(one) for one in self._journal.live(boot_id)]
+        return [_plain(one) for one in self._journal.live(boot_id) if self._process.is_alive(one.identity)]
 
     def reservations(self) -> Dict[str, int]:
         if self._journal is None:
             return {}
-        return dict(self._journal.reservations(self._process.is_alive))
+        return dict(self._journal.reserved())
 
 
 def _plain(operation: Any) -> Dict[str, Any]:

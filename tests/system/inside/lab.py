@@ -180,7 +180,7 @@ def check(names: dict[str, int]) -> dict[str, Any]:
     """Like look, with the checksum over the device memory and whether the counter goes on, after giving it the time."""
     before = {name: counter_of(name) for name in names}
     ask_for_sums(list(names))
-    living = [name for name, pid in names.items() if (entry_of(pid) or ["Z"])[0] not in "ZX"]
+    living = [name for name, pid in names.items() if (entry_of(pid) or ["Z"])[0] not in "ZXTt"]
     sums = sums_of(living, 20)
     wait_for(lambda: all(counter_of(name) > before[name] for name in living), 10)
     seen = look(names)

@@ -68,7 +68,7 @@ def bad_input(t: Trial) -> None:
         ("a thread id", {"pids": [thread]}, [str(thread), "thread"]),
         ("dead", {"pids": [pid, dead.pid]}, [str(dead.pid), "no process|not exist|no such process|is gone|ended"]),
         ("zombie", {"pids": [pid, zombie.pid]}, [str(zombie.pid), "zombie"]),
-        ("its own ancestor", {"pids": [pid, os.getpid()]}, [str(os.getpid()), "ancestor|started this|module's own"]),
+        ("its own ancestor", {"pids": [pid, os.getpid()]}, [str(os.getpid()), "ancestor|runs this module"]),
         ("PID 1", {"pids": [pid, 1]}, ["1"]),
         ("twice", {"pids": [pid, pid]}, [str(pid), "twice|more than once|duplicate"]),
         ("none at all", {"pids": []}, ["pids"]),

@@ -38,8 +38,10 @@ def refused(
     for what, one in zip(("check mode", "run"), done.results, strict=False):
         t.expect(one.status == "failed", f"{what} refuses", status=one.status, result=judge.slim(one.result))
         t.expect(not one.changed, f"{what}: changed is false")
-        missing = judge.lacks(one.message, [hazard, *words])
-        t.expect(not missing, f"{what}: the message names the hazard and the process", missing=missing, msg=one.message)
+        found = [finding.get("id") for finding in one.result.get("findings") or []]
+        t.expect(hazard in found, f"{what}: the finding is {hazard}", findings=found, msg=one.message)
+        missing = judge.lacks(one.message, words)
+        t.expect(not missing, f"{what}: the message says it", missing=missing, msg=one.message)
     t.unchanged(subjects, before, "after the refusal")
     t.say(f"refused: {done.results[-1].message}")
     if state == "checkpointed":
@@ -203,7 +205,7 @@ def not_cuda(t: Trial) -> None:
     done = t.play("checkpointed, not_cuda", [{**wanted, "check_mode": True}, wanted])
     for what, result in zip(("check mode", "run"), done.results, strict=False):
         t.expect(result.status == "failed" and not result.changed, f"{what} refuses", result=result.result)
-        missing = judge.lacks(result.message, ["not_cuda|no CUDA|not a CUDA|without CUDA", str(stranger)])
+        missing = judge.lacks(result.message, ["no CUDA|not a CUDA|without CUDA|no CUDA process", str(stranger)])
         t.expect(not missing, f"{what}: the message names it", missing=missing, msg=result.message)
     t.unchanged([one], before, "after the refusal")
     t.expect(look(stranger).life == "alive", "the other process lives")

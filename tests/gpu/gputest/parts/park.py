@@ -107,6 +107,7 @@ def guard_lost(t: Trial) -> None:
     done = t.module("suspend again", "checkpointed", [one])
     t.expect(done.status == "ok", "the next run is ok", msg=done.message)
     t.expect(bool(t.guards([one.pid])), "the next run attaches another guard", result=done.process(one.pid))
+    before = one.look()
     t.fact("the next run", {"changed": done.changed, "process": done.process(one.pid)})
     foreign(one)
     still(t, one, before, "after SIGCONTs to the new guard")

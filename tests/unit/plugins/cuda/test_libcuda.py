@@ -230,7 +230,7 @@ def test_probe_of_no_library() -> None:
 
 def test_probe_of_a_library_without_the_functions() -> None:
     assert libcuda.probe("libc.so.6") == Probe(
-        False, "libc.so.6 has no checkpoint functions, which drivers from 570 on have"
+        False, "libc.so.6 has no cuCheckpointProcess functions, which drivers from 570 on have"
     )
 
 

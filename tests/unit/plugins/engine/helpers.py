@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -150,6 +151,7 @@ class PaperHost:
             uvm_socket=True,
             unix_names=(),
             unix_peers=(),
+            unix_peer_names=(),
             tcp_peers=(),
             tcp_remote=(),
             anon_inodes=(),
@@ -161,11 +163,19 @@ class PaperHost:
     # What the workers do
 
     def start(self, job: _worker.Job, channel: socket.socket) -> int:
-        copy = channel.dup()
-        threading.Thread(target=self._serve, args=(job, copy), daemon=True).start()
-        return os.getpid()
+        # Its PID is a real one, since it is what a reservation hangs on; the work is a thread's.
+        stand_in = subprocess.Popen(["sleep", "60"])
+        threading.Thread(target=self._serve, args=(job, channel.dup(), stand_in), daemon=True).start()
+        return stand_in.pid
 
-    def _serve(self, job: _worker.Job, channel: socket.socket) -> None:
+    def _serve(self, job: _worker.Job, channel: socket.socket, stand_in: "subprocess.Popen[bytes]") -> None:
+        try:
+            self._listen(job, channel)
+        finally:
+            stand_in.kill()
+            stand_in.wait()
+
+    def _listen(self, job: _worker.Job, channel: socket.socket) -> None:
         paper = self.jobs[job.identity.pid]
         with channel, channel.makefile("rb") as lines:
             for line in lines:

@@ -4,7 +4,7 @@
 """Where a journal may lie, and what is said of one that can't be used. Nothing that is refused is changed."""
 
 import builtins
-import importlib
+import importlib.util
 import os
 import sqlite3
 import stat
@@ -106,6 +106,15 @@ def test_a_relative_path_stays_what_it_was(tmp_path: Path, monkeypatch: pytest.M
         journal.close()
         begin(journal)
     assert (tmp_path / "checkpoint.db").is_file()
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_a_file_that_is_something_else_stays_as_it_is(tmp_path: Path, create: bool) -> None:
+    path = tmp_path / "hostname"
+    path.write_text("h1\n")
+    path.chmod(0o644)
+    refused(path, create)
+    assert path.read_text() == "h1\n" and mode(path) == 0o644
 
 
 def test_readable_for_others_is_mended(used: Path) -> None:
@@ -330,9 +339,10 @@ def test_a_python_without_sqlite3_loads_it_and_says_so(path: Path, monkeypatch: 
         return real(name, *arguments, **keywords)
 
     monkeypatch.setattr(builtins, "__import__", without_sqlite3)
-    source = importlib.util.find_spec(_journal_file.__name__)  # type: ignore[attr-defined]
-    module = importlib.util.module_from_spec(source)  # type: ignore[attr-defined]
-    source.loader.exec_module(module)
+    spec = importlib.util.find_spec(_journal_file.__name__)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     with pytest.raises(SqliteMissing) as caught:
         module.JournalFile(str(path))
     assert caught.value.library == "sqlite3"
