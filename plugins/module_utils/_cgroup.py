@@ -154,9 +154,12 @@ class _Files:
 class Cgroups:
     """Reads control groups; each only once, however many processes are in it."""
 
-    def __init__(self) -> None:
-        with open("/proc/self/mountinfo") as stream:
-            self._mounts = parse_mounts(stream.read())
+    def __init__(self, mounts: Optional[Tuple[Mount, ...]] = None) -> None:
+        """mounts: those of the caller where not given. Raises OSError where /proc is not mounted."""
+        if mounts is None:
+            with open("/proc/self/mountinfo") as stream:
+                mounts = parse_mounts(stream.read())
+        self._mounts = mounts
         self._known: Dict[str, CgroupSnapshot] = {}
 
     def of(self, membership: Tuple[Tuple[str, str], ...]) -> Tuple[CgroupSnapshot, ...]:

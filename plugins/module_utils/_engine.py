@@ -137,7 +137,7 @@ class Engine:
                     subject.saw(_plan.View(_guess(subject), "us", held_first=True))
                 else:
                     commands[subject.pid] = Command("probe")
-            elif subject.kind == _plan.STOPPED and "stopped" in self._options.allow:
+            elif subject.kind == _plan.STOPPED and "stopped" in self._options.allow and not subject.process.tracer_pid:
                 if self._options.check:
                     subject.saw(_plan.View("running", "other"))
                 else:

@@ -46,11 +46,11 @@ def _foresee(subject: Subject, shown: Dict[str, Any], goal: str) -> None:
         return
     shown["after"] = goal
     shown["changed"] = True
-    shown["parked"] = goal == "checkpointed" and ("park" in subject.plan or subject.view.stopped == "us")
+    shown["parked"] = goal == "checkpointed" and ("park" in subject.plan or bool(subject.view.stopped))
 
 
 def _was_parked(subject: Subject) -> bool:
-    return subject.view.state == "checkpointed" and subject.view.stopped == "us"
+    return subject.view.state == "checkpointed" and bool(subject.view.stopped)
 
 
 def _line(subject: Subject, state: str) -> str:

@@ -59,7 +59,8 @@ class Subject:
 
     @property
     def parked(self) -> bool:
-        return self.state == "checkpointed" and self.stopped == "us"
+        """Suspended and stopped; also where it was stopped by somebody else before."""
+        return self.state == "checkpointed" and bool(self.stopped)
 
     def saw(self, view: _plan.View) -> None:
         """What the process was before anything is done."""

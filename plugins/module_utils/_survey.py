@@ -69,7 +69,7 @@ class Survey:
         memory = None if operation is None else _memory(operation)
         guarded = memory is not None and memory.worker_alive
         evidence = _plan.Evidence(
-            stopped=process.state == "T" or (process.state == "t" and guarded),
+            stopped=process.state in ("T", "t"),
             frozen=bool(process.frozen),
             looks_suspended=bool(process.looks_suspended),
             holds_devices=bool(process.has_devices),

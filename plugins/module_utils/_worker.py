@@ -24,7 +24,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.backend 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.results import text as result_text
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold import freezer, park
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.errors import HoldError
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.guard import guard
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.guard import ENDED, guard
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.hold import Hold
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._huge_pages import HugePages
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal, Operation, open_journal
@@ -255,9 +255,15 @@ class Worker:
         """The process could not be held, or the step not be journalled: nothing was asked of the driver."""
         self._let_go(run=False)
         self._clock.step("")
-        stopped = (read_process(self._pid) or _NOTHING).state in ("T", "t")
+        seen = read_process(self._pid)
+        if seen is None:
+            return self._gone(command)
+        stopped = seen.state in ("T", "t")
         self._stopped = (self._job.stopped_by or "us") if stopped else ""
-        state = "unknown" if stopped else self._ask(self._backend.state(self._pid)).state or "unknown"
+        if stopped:
+            state = "checkpointed" if seen.looks_suspended else "unknown"
+        else:
+            state = self._ask(self._backend.state(self._pid)).state or "unknown"
         return Outcome(
             ok=False,
             state=state,
@@ -319,10 +325,10 @@ class Worker:
     def _record(self, command: Command, outcome: Outcome) -> None:
         if self._operation is None:
             return
-        if command.undo and outcome.ok:
-            status = "undone"
-        elif outcome.state == "checkpointed":
+        if outcome.state == "checkpointed":
             status = "suspended" if outcome.ok or command.do != "resume" else "failed"
+        elif (command.undo and outcome.ok) or (not outcome.ok and outcome.state == self._state_before):
+            status = "undone"
         elif outcome.state == "unknown":
             status = "unknown"
         elif outcome.state == "gone":
@@ -597,7 +603,8 @@ class Worker:
             self._let_go(run=False)
             return
         self._journal.close()
-        guard(self._hold)
+        if guard(self._hold) == ENDED and self._operation is not None:
+            self._journal.finish(self._operation.id, "failed", "the process ended while it was parked", {})
 
 
 def _words(reply: Reply) -> str:
@@ -609,14 +616,6 @@ def _self() -> Identity:
     if identity is None:
         raise LookupError("this process is not in /proc")
     return identity
-
-
-@dataclass(frozen=True)
-class _Nothing:
-    state: str = ""
-
-
-_NOTHING = _Nothing()
 
 
 def _lock_remedy(code: Optional[int], timeout_ms: int) -> str:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import json
 import os
@@ -22,25 +23,13 @@ from .scrub import Scrubber
 
 #: Rises when recordings change their meaning; older ones are then taken again.
 VERSION = 1
-NEEDED = (
-    "recorder",
-    "kernel",
-    "driver",
-    "date",
-    "commands",
-    "about",
-    "gpus",
-    "simulated",
-    "uid",
-    "targets",
-    "held",
-    "snapshot",
-)
+_WHENCE = ("about", "recorder", "kernel", "driver", "date", "gpus", "commands")
+_NEEDED = (*_WHENCE, "simulated", "uid", "targets", "held", "raw", "snapshot")
 
 
 @dataclass(frozen=True)
 class Recording:
-    """targets: PIDs that the recording is about. held: PID -> GPU UUID -> bytes before it was suspended.
+    """targets: PIDs that it is about. raw: PID -> the kernel's texts. held: PID -> GPU UUID -> bytes before a suspend.
     uid: of whoever took it. simulated: no real GPU."""
 
     about: str
@@ -53,6 +42,7 @@ class Recording:
     uid: int
     targets: List[int]
     commands: Dict[str, List[str]]
+    raw: Dict[int, Dict[str, Any]]
     held: Dict[int, Dict[str, Optional[int]]]
     snapshot: Snapshot
 
@@ -67,6 +57,7 @@ def take(
     data = _snapshot.to_data(_snapshot.read_snapshot(targets)) if uid is None else _as_user(targets, uid)
     return {
         "about": about,
+        "raw": {str(pid): raw(pid) for pid in targets if uid is None},
         "recorder": VERSION,
         "kernel": platform.release(),
         "driver": data["host"]["driver_version"],
@@ -83,6 +74,22 @@ def take(
         "held": {str(pid): dict(sizes) for pid, sizes in held.items()},
         "snapshot": data,
     }
+
+
+def raw(pid: int) -> Dict[str, Any]:
+    """The kernel's own texts about a process, as far as they concern GPUs; what can't be read is left out."""
+    base = Path(f"/proc/{pid}")
+    found: Dict[str, Any] = {}
+    for name in ("stat", "status", "cgroup", "limits", "wchan"):
+        with contextlib.suppress(OSError):
+            found[name] = (base / name).read_text(errors="replace")
+    with contextlib.suppress(OSError):
+        lines = (base / "maps").read_text(errors="replace").splitlines()
+        words = ("/dev/", "libcuda", "libnccl", "libnvidia-ml")
+        found["maps"] = [line for line in lines if any(word in line for word in words)]
+    with contextlib.suppress(OSError):
+        found["fd"] = sorted(os.readlink(one) for one in (base / "fd").iterdir())
+    return found
 
 
 def _as_user(targets: Sequence[int], uid: int) -> Dict[str, Any]:
@@ -118,7 +125,7 @@ def save(path: Path, data: Mapping[str, Any]) -> None:
 def load(path: Path) -> Recording:
     """Raises ValueError for a recording that lacks what makes it one."""
     data = json.loads(path.read_text())
-    lacking = [name for name in NEEDED if name not in data or (data[name] in ("", [], {}) and name not in ("held",))]
+    lacking = [name for name in _NEEDED if name not in data or (name in _WHENCE and not data[name])]
     if lacking:
         raise ValueError(f"{path}: lacks {', '.join(lacking)}; take it again with tests/recorder")
     if data["recorder"] != VERSION:
@@ -134,6 +141,7 @@ def load(path: Path) -> Recording:
         uid=data["uid"],
         targets=data["targets"],
         commands=data["commands"],
+        raw={int(pid): texts for pid, texts in data["raw"].items()},
         held={int(pid): sizes for pid, sizes in data["held"].items()},
         snapshot=_snapshot.from_data(data["snapshot"]),
     )

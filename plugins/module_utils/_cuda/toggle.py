@@ -41,7 +41,8 @@ def judge(pid: int, seen: Optional[Evidence]) -> Reply:
     """The state that the evidence shows: "running", which may be locked, too, or "checkpointed". seen: None where there
     is no such process.
 
-    A process with a context maps /dev/nvidia-uvm, once for each GPU in use, and not while it is suspended (measured).
+    A process with a context maps /dev/nvidia-uvm, once for each GPU in use, and not while it is suspended. One whose
+    restore failed holds GPUs again, but without that mapping. All measured, with a later driver.
     """
     if seen is None or seen.uvm_mappings is None:
         return Reply(False, _OPERATING_SYSTEM, text(_OPERATING_SYSTEM), 0.0)
@@ -54,8 +55,8 @@ def judge(pid: int, seen: Optional[Evidence]) -> Reply:
     if not seen.may_be_cuda:
         return Reply(False, _NOT_INITIALIZED, text(_NOT_INITIALIZED), 0.0)
     return not_made(
-        f"process {pid} holds a device, but does not map /dev/nvidia-uvm: a toggle of it is on its way, or it uses "
-        "NVML, which drivers before 570 can't suspend"
+        f"process {pid} holds a GPU without mapping /dev/nvidia-uvm: a toggle of it is on its way, or an earlier resume "
+        "failed, and it can't be resumed any more"
     )
 
 

@@ -173,15 +173,15 @@ class Hold:
                 "Without it nothing can be suspended or resumed while the others are held",
                 "Look whether the process has just been restored or is in another PID namespace, then try again",
             )
-        self._secure()
-        self._listen(self._sentinel())
+        if self._loose:
+            self._handle.send(signal.SIGSTOP)
 
     def leave_stop_open(self) -> None:
         """Before anything is suspended only: for one moment the process is held, but not stopped.
 
-        A process group that is orphaned (its shell ends, somebody logs out) gets SIGHUP and SIGCONT from the kernel if a
-        process of it has stopped, and would die of the SIGHUP when it is resumed. A stop that begins while its threads are
-        held does not come to its end before they are let go, and until then does not count as one. It needs three
+        A process group that is orphaned (its shell ends, somebody logs out) gets SIGHUP and SIGCONT from the kernel if
+        a process of it has stopped, and would die of the SIGHUP when it is resumed. A stop that begins while its threads
+        are held does not come to its end before they are let go, and until then does not count as one. It needs three
         threads: the two by which the stop is kept up take part in it.
         """
         self._check_owner()
@@ -220,18 +220,23 @@ class Hold:
                     return
                 raise process.refused_error(self.pid, tid) from None
         self._held.add(tid)
+        self._running.add(tid)
         # One that has stopped tells at once.
         status = self._poll(tid)
         if status is None or status.event != ptrace.EVENT_STOP:
             self._order(ptrace.interrupt, tid)
-        while status is None or (not status.ended and status.event != ptrace.EVENT_STOP):
+        while True:
             if status is not None:
+                if status.ended:
+                    return
+                if status.event == ptrace.EVENT_STOP:
+                    self._at_rest(tid, status)
+                    return
                 # A thread that it creates is found by the next scan.
                 self._order(ptrace.cont, tid, 0 if status.event else status.signal)
             status = self._next(tid, deadline)
             if status is not None:
                 continue
-            self._running.add(tid)
             raise HoldError(
                 self.name,
                 f"a thread could not be held in time: {process.describe(self.pid, tid)}",
@@ -251,9 +256,10 @@ class Hold:
 
     def mend_masks(self, text: str) -> None:
         """Put back what a dead holder has changed. text: of its `read_masks`. A mask that is not ours is left alone."""
-        known = masks.from_text(text)
-        if not known:
-            return
+        try:
+            known = masks.from_text(text)
+        except ValueError:
+            return  # nothing to go by; a restore thread that blocks signals does no harm
         fallback = known.get(self.restore_tid or 0)
         for tid in sorted(self._held):
             self._trap(tid)
@@ -341,8 +347,7 @@ class Hold:
                 if status is None or status.ended:
                     continue
                 if status.event == ptrace.EVENT_STOP:
-                    self._loose = self._loose or status.signal == signal.SIGTRAP
-                    self._running.discard(tid)
+                    self._at_rest(tid, status)
                 else:
                     self._pass_on(tid, status)
             for tid in self._running - before:
@@ -363,6 +368,7 @@ class Hold:
         self._check_owner()
         self._serve()
         if not self._running:
+            self._secure()
             self._listen(self._sentinel())
 
     # Let go
@@ -373,7 +379,10 @@ class Hold:
         self._check_owner()
         try:
             with contextlib.suppress(NotAtRestError):
-                self._look()
+                if not run:
+                    self._look()
+                for tid in sorted(self._listening):
+                    self._trap(tid)
                 self._unmask()
             if run:
                 self._handle.send(signal.SIGCONT)
@@ -489,11 +498,14 @@ class Hold:
             if status is None:
                 raise self._not_at_rest(tid)
             if status.event == ptrace.EVENT_STOP:
-                self._loose = self._loose or status.signal == signal.SIGTRAP
-                self._listening.discard(tid)
-                self._running.discard(tid)
+                self._at_rest(tid, status)
                 return
             self._pass_on(tid, status)
+
+    def _at_rest(self, tid: int, status: ptrace.Status) -> None:
+        self._running.discard(tid)
+        self._listening.discard(tid)
+        self._loose = self._loose or status.signal == signal.SIGTRAP
 
     def _listen(self, tid: int) -> None:
         if tid not in self._listening and tid not in self._running:
@@ -538,10 +550,10 @@ class Hold:
         except ChildProcessError:
             status = ptrace.Status(0)
         if status is not None and status.ended:
-            alone = tid in self._running and tid != self.restore_tid  # any other can't end by itself
+            by_itself = tid in self._running and not os.WIFSIGNALED(status.raw)
             self._forget(tid)
-            if not alone or not process.live_tasks(self.pid):
-                raise self._end("hold", status.raw)
+            if tid == self.restore_tid or not by_itself or not process.live_tasks(self.pid):
+                raise self._end("hold", status.raw, certain=not by_itself)
         return status
 
     def _next(self, tid: int, deadline: float) -> Optional[ptrace.Status]:
@@ -595,11 +607,11 @@ class Hold:
         for group in (self._held, self._running, self._listening, self.created):
             group.discard(tid)
 
-    def _end(self, during: str, raw: Optional[int]) -> HoldError:
-        """The process has ended, or the thread that it is held for. Reaps: while its threads are not, nobody hears of
-        its end."""
+    def _end(self, during: str, raw: Optional[int], certain: bool = False) -> HoldError:
+        """The process has ended, or (if that is not certain) only the thread that it is held for. Reaps: until its
+        threads are, nobody hears of its end."""
         pause = _Pause(time.monotonic() + 5 * _MOMENT)
-        while process.live_tasks(self.pid) and read_identity(self.pid) == self.identity:
+        while not certain and process.live_tasks(self.pid) and read_identity(self.pid) == self.identity:
             if pause.over():
                 return HoldError(
                     self.name,

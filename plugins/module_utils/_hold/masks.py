@@ -40,8 +40,8 @@ OURS = frozenset((ALONE, STOPPING))
 
 
 def must_wait(number: int) -> bool:
-    """A signal that the restore thread should not take while it runs alone. It can come in spite of the mask: to a thread
-    that waits with another mask for the time being (ppoll, sigsuspend), or that has just ended a handler."""
+    """A signal that the restore thread should not take while it runs alone. It can come in spite of the mask: to a
+    thread that waits with another mask for the time being (ppoll, sigsuspend), or that has just ended a handler."""
     return bool(_bits(number) & ALONE & ~_OF_ITS_OWN)
 
 

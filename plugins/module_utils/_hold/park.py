@@ -73,8 +73,6 @@ def _take(target: Target, step: Step, deadlines: Deadlines) -> Hold:
         hold.seize(time.monotonic() + deadlines.seize)
         # Not before: a SIGCONT has no effect on a frozen process until it is thawed.
         freezer.thaw(target.identity)
-        if not hold.stopped_before:
-            hold.leave_stop_open()
     except BaseException:
         hold.abort()
         raise
@@ -82,13 +80,20 @@ def _take(target: Target, step: Step, deadlines: Deadlines) -> Hold:
 
 
 def _calls(
-    hold: Hold, calls: Sequence[Tuple[str, Start]], step: Step, deadlines: Deadlines, mask: TellMask
+    hold: Hold,
+    calls: Sequence[Tuple[str, Start]],
+    step: Step,
+    deadlines: Deadlines,
+    mask: TellMask,
+    leave_open: bool = False,
 ) -> List[Optional[Reply]]:
     """One after another, up to the first that is refused or gives no answer. Settled unless there was no answer."""
     if not hold.running:
         step("mask")
         mask(hold.read_masks())
         hold.mask()
+        if leave_open:
+            hold.leave_stop_open()
     replies: List[Optional[Reply]] = []
     try:
         for name, start in calls:
@@ -139,7 +144,8 @@ def suspend(
         return checkpoint()
 
     try:
-        replies = _calls(hold, [("checkpoint", start)], step, deadlines, mask)
+        leave_open = taken is None and not hold.stopped_before
+        replies = _calls(hold, [("checkpoint", start)], step, deadlines, mask, leave_open)
     except BaseException as error:
         if taken is None and not begun:
             hold.abort()
@@ -188,6 +194,7 @@ def adopt(target: Target, deadlines: Deadlines = DEFAULT, mask: Optional[str] = 
         freezer.thaw(target.identity)
         if mask:
             hold.mend_masks(mask)
+        hold.tend()
     except BaseException:
         hold.detach(run=False)
         raise

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import importlib
+import sqlite3
 import sys
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 from .spec import Spec
 
@@ -23,9 +24,10 @@ def _load(spec: Spec, name: str) -> Any:
 
 
 class Reader:
-    """An open journal; None until the collection has made it."""
+    """An open journal; nothing in it until the collection has made it."""
 
     def __init__(self, spec: Spec) -> None:
+        self._fast = sqlite3.connect(f"file:{spec.journal}?mode=ro", uri=True) if Path(spec.journal).exists() else None
         self._process = _load(spec, "_process")
         module = _load(spec, "_journal")
         self._journal = module.open_journal(spec.journal, create=False) if Path(spec.journal).exists() else None
@@ -37,9 +39,20 @@ class Reader:
         found = self._journal.latest(identity)
         return None if found is None else _plain(found)
 
-    def step(self, pid: int) -> str:
+    def glance(self, pid: int, start_ticks: int) -> Tuple[int, str, int]:
+        """Operation, step and PID of the worker of the last operation, quickly enough to meet a step while it lasts."""
+        if self._fast is None:
+            return (0, "", 0)
+        row = self._fast.execute(
+            "SELECT id, step, worker_pid FROM operations WHERE pid = ? AND start_ticks = ? ORDER BY id DESC LIMIT 1",
+            (pid, start_ticks),
+        ).fetchone()
+        return (0, "", 0) if row is None else (int(row[0]), str(row[1]), int(row[2] or 0))
+
+    def steps(self, pid: int) -> List[str]:
+        """Of the last operation, in their order."""
         found = self.latest(pid)
-        return "" if found is None else str(found["step"])
+        return [] if found is None or self._journal is None else list(self._journal.steps(found["id"]))
 
     def live(self) -> List[Dict[str, Any]]:
         if self._journal is None:

@@ -31,7 +31,8 @@ class SubjectError(RuntimeError):
 
 @dataclass(frozen=True)
 class Look:
-    """One reading of /proc. cpu: ticks that all its threads have used. devices: names in /dev, open or mapped."""
+    """One reading of /proc. cpu: ticks that all its threads have used. devices: names in /dev, open or mapped. at: of
+    each thread, where in its program it is: what /proc/PID/task/TID/syscall says while it does not run."""
 
     life: str
     states: Tuple[str, ...]
@@ -40,7 +41,7 @@ class Look:
     cpu: int
     rss_anon: int
     devices: Tuple[str, ...]
-    socket: bool
+    at: Tuple[Tuple[int, str], ...]
 
     @property
     def stopped(self) -> bool:
@@ -80,7 +81,7 @@ def look(pid: int) -> Look:
         cpu=cpu_ticks(pid),
         rss_anon=int(seen.rss_anon),
         devices=tuple(proc.device_names(names)),
-        socket=any("cuda-uvmfd" in name for name in seen.sockets),
+        at=tuple((tid, _read(f"/proc/{pid}/task/{tid}/syscall").strip()) for tid in proc.threads_of(pid)),
     )
 
 

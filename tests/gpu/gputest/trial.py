@@ -12,7 +12,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 
 from conform import cgroup, nvml, proc
 from conform import host as hosts
@@ -379,8 +379,3 @@ def sweep(mark: str, seconds: float) -> List[str]:
         if time.monotonic() > end:
             return [f"PID {pid} ({proc.state_of(pid)}) is still there" for pid in left]
         time.sleep(0.05)
-
-
-def worker_of(operation: Optional[Dict[str, Any]]) -> int:
-    worker = (operation or {}).get("worker") or {}
-    return int(worker.get("pid", 0))

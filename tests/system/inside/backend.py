@@ -4,8 +4,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Runs in a test host: makes calls through a backend of the collection, and tells what came of each.
 
-On standard input, as JSON: `wanted` of choose(); `calls`, each [name, arguments...]; `seconds` that each gets; `at_once`:
-whether all of them start before the first is waited for.
+On standard input, as JSON: `wanted` of choose(); `calls`, each [name, arguments...]; `seconds` that each gets;
+`at_once`: whether all of them start before the first is waited for.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 sys.path.insert(0, "/opt")
 
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.backend import (  # noqa: E402
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.backend import (
     BackendError,
     Call,
     choose,

@@ -22,15 +22,10 @@ from typing import Any, Dict, List, Optional, Tuple
 from .. import judge, memory, plays
 from ..plays import NoAnswerError
 from ..registry import add
-from ..subject import Subject
-from ..trial import Trial, worker_of
+from ..subject import Subject, start_ticks
+from ..trial import Trial
 
 LANES = 4
-# Where a kill is aimed at, in the order in which they happen; the journal may show others, which count as well.
-STEPS = {
-    "checkpointed": ("lock", "stop", "seize", "mask", "checkpoint", "settle", "park", "guard"),
-    "running": ("seize", "mask", "restore", "unlock", "settle", "continue", "detach"),
-}
 GOAL_NAMES = {"checkpointed": "suspend", "running": "resume"}
 
 
@@ -42,6 +37,7 @@ class Lane:
         self.hits: Counter[str] = Counter()
         self.outcomes: Counter[str] = Counter()
         self.usual = {"checkpointed": 1.0, "running": 1.0}
+        self.steps: Dict[str, List[str]] = {}
         self.reader: Optional[memory.Reader] = None
 
     def rounds(self, seconds: float) -> int:
@@ -57,14 +53,16 @@ class Lane:
         return count
 
     def _measure(self) -> None:
-        """How long a call takes from the start of its process, to know where a random time falls."""
+        """How long a call takes, and which steps the journal shows: where to aim."""
         for state in ("checkpointed", "running"):
             began = time.monotonic()
             with self._memory(state):
                 done = self.t.module(f"{GOAL_NAMES[state]} for its time", state, self.subjects)
             self.t.must(done.status == "ok", f"{state} without a kill", msg=done.message)
             self.usual[state] = time.monotonic() - began
-        self.reader = memory.Reader(self.t.spec)
+            self.reader = memory.Reader(self.t.spec)
+            self.steps[state] = self.reader.steps(self.subjects[0].pid)
+        self.t.fact("steps", self.steps)
 
     def _memory(self, state: str) -> contextlib.AbstractContextManager[None]:
         return self.t.gpu_shared() if state == "running" else contextlib.nullcontext()
@@ -95,37 +93,34 @@ class Lane:
 
     def _killed(self, state: str, what: str, number: int) -> str:
         """Begin a call and kill something of it. Returns what was hit, for the record."""
+        assert self.reader is not None
         target = self.subjects[number % len(self.subjects)]
-        steps = STEPS[state]
-        aimed = min(steps, key=lambda step: (self.hits[f"{GOAL_NAMES[state]} {step} {what}"], self.random.random()))
+        goal, steps, born = GOAL_NAMES[state], self.steps[state], start_ticks(target.pid)
+        aimed = min(steps, key=lambda step: (self.hits[f"{goal} {step} {what}"], self.random.random()))
         by_step = number % 3 != 0
+        old = self.reader.glance(target.pid, born)[0]
         begun, mark = self._begin(state, what)
-        old = self.reader.latest(target.pid) if self.reader else None
-        old_id = (old or {}).get("id")
-        deadline = time.monotonic() + self.usual[state] * 3 + 5
+        deadline = time.monotonic() + self.usual[state] * 3 + 10
         moment = time.monotonic() + self.random.uniform(0.1, self.usual[state] * (2.5 if what == "playbook" else 1.1))
-        seen: Optional[Dict[str, Any]] = None
-        hit = ""
+        seen = (old, "", 0)
         while time.monotonic() < deadline and begun.process.poll() is None:
-            seen = self.reader.latest(target.pid) if self.reader else None
-            fresh = seen is not None and seen.get("id") != old_id
-            if by_step and fresh and seen is not None and self._due(str(seen["step"]), aimed, steps):
+            seen = self.reader.glance(target.pid, born)
+            # A step that went by between two looks will not come again.
+            due = seen[0] != old and seen[1] in steps and steps.index(seen[1]) >= steps.index(aimed)
+            if due if by_step else time.monotonic() >= moment:
                 break
-            if not by_step and time.monotonic() >= moment:
-                break
-            time.sleep(0.0005 if by_step else 0.002)
-        killed = self._kill(what, mark, seen, old_id)
-        now = self.reader.latest(target.pid) if self.reader else None
-        step = str(now["step"]) if now is not None and now.get("id") != old_id else "before the first step"
-        hit = f"{GOAL_NAMES[state]} {step} {what}"
+            time.sleep(0.0002 if seen[0] != old else 0.001)
+        killed = self._kill(what, mark, seen[2] if seen[0] != old else 0)
+        now = self.reader.glance(target.pid, born)
+        hit = f"{goal} {now[1] if now[0] != old else 'before the first step'} {what}"
         if killed:
             self.hits[hit] += 1
         with contextlib.suppress(NoAnswerError):
             done = begun.wait(self.t.sizes.patience * 2)
             status = getattr(done, "status", None) or f"rc {getattr(done, 'rc', '?')}"
-            self.outcomes[f"{GOAL_NAMES[state]}, {what} killed: call {status}"] += 1
+            self.outcomes[f"{goal}, {what} killed: call {status}"] += 1
         self.t.note(
-            f"round {number}: {GOAL_NAMES[state]}",
+            f"round {number}: {goal}",
             killed=killed,
             aimed=aimed if by_step else "a random time",
             hit=hit,
@@ -134,27 +129,19 @@ class Lane:
         )
         return hit
 
-    def _due(self, step: str, aimed: str, steps: Tuple[str, ...]) -> bool:
-        if step == aimed:
-            return True
-        # It went by between two looks.
-        return step in steps and steps.index(step) > steps.index(aimed)
-
     def _begin(self, state: str, what: str) -> Tuple[Any, str]:
         if what == "playbook":
             begun = self.t.begin_play([self.t.task(state, self.subjects)])
             return begun, begun.mark
         return self.t.bare(self.t.arguments(state, self.subjects))
 
-    def _kill(self, what: str, mark: str, seen: Optional[Dict[str, Any]], old_id: Any) -> List[str]:
+    def _kill(self, what: str, mark: str, worker: int) -> List[str]:
         if what != "worker":
             return plays.kill_play(mark)
-        pid = worker_of(seen) if seen is not None and seen.get("id") != old_id else 0
-        if not pid:
-            return []
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-            return [f"worker {pid}"]
+        if worker:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)
+                return [f"worker {worker}"]
         return []
 
 

@@ -53,8 +53,11 @@ def still(t: Trial, one: Subject, before: Look, when: str) -> None:
     time.sleep(1)
     now = one.look()
     t.expect(now.parked, f"{one.name} is parked {when}", seen=now.short())
+    moved = [(was, its) for was, its in zip(before.at, now.at, strict=False) if was != its]
+    same = not moved and len(before.at) == len(now.at) and all("running" not in its for _tid, its in now.at)
+    t.expect(same, f"no thread of {one.name} has moved in its program {when}", moved=moved)
+    # The kernel's work on its signals counts as its own.
     t.fact(f"CPU ticks of {one.name} {when}", now.cpu - before.cpu)
-    t.expect(now.cpu - before.cpu <= 1, f"{one.name} used no CPU time {when}", ticks=now.cpu - before.cpu)
 
 
 def foreign(one: Subject) -> None:

@@ -62,8 +62,8 @@ def test_the_state_from_what_a_process_holds(seen: Optional[Seen], state: Option
 
 def test_a_process_in_between_is_explained() -> None:
     assert toggle.judge(7, BETWEEN).text == (
-        "process 7 holds a device, but does not map /dev/nvidia-uvm: a toggle of it is on its way, or it uses NVML, "
-        "which drivers before 570 can't suspend"
+        "process 7 holds a GPU without mapping /dev/nvidia-uvm: a toggle of it is on its way, or an earlier resume "
+        "failed, and it can't be resumed any more"
     )
 
 
