@@ -9,6 +9,7 @@ each for itself: every process that runs again stays so.
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from dataclasses import replace
@@ -18,6 +19,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils import (
     _device_map,
     _findings,
     _plan,
+    _scope,
     _subject,
     _worker,
 )
@@ -253,6 +255,7 @@ class Engine:
     # Doing it
 
     def _act(self) -> None:
+        self._settle_workers([subject.pid for subject in self.subjects if subject.plan])
         away = [subject for subject in self.subjects if set(subject.plan) & {"lock", "checkpoint"}]
         towards = [subject for subject in self.subjects if subject.plan and subject not in away]
         if away:
@@ -371,6 +374,15 @@ class Engine:
                 subject.guard, subject.guard_pid = self._options.guard, self._pool.workers.get(subject.pid)
 
     # Workers
+
+    def _settle_workers(self, pids: Sequence[int]) -> None:
+        for pid in pids:
+            self._pool.ensure(pid)
+        workers = [self._pool.workers[pid] for pid in pids]
+        run = self._options.run_id
+        problem = _scope.move(f"gpufleet-checkpoint-{run}-{os.getpid()}", f"Workers of cuda_checkpoint run {run}", workers)
+        if problem:
+            self.warnings.append(problem)
 
     def _start_worker(self, pid: int, channel: socket.socket) -> int:
         subject = self._of(pid)

@@ -344,7 +344,7 @@ class _Reader:
             maps = attempt("mappings", lambda: _bytes(base + "/maps"))
         mapped = None if maps is None else parse_maps(maps.decode(errors="replace"))
         opened = sort_descriptors(()) if bare else self._descriptors(base, missing)
-        table = None if bare else self.tables.of(pid)
+        table = None if bare else self.tables.of(base)
         if table is None and not bare:
             missing.append("sockets")
         pids = tuple(int(word) for word in status.get("NSpid", str(pid)).split())

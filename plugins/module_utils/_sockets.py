@@ -14,7 +14,7 @@ import os
 import socket
 import struct
 from dataclasses import dataclass
-from typing import Dict, List, Optional, Tuple, Union
+from typing import Dict, List, Optional, Tuple
 
 ESTABLISHED, LISTEN = 1, 10
 End = Tuple[str, int]
@@ -129,10 +129,10 @@ def _text(path: str) -> Optional[str]:
         return None
 
 
-def namespace_of(pid: Union[int, str]) -> str:
-    """The number of its network namespace, "" where it may not be read."""
+def namespace_of(directory: str) -> str:
+    """The number of the network namespace of /proc/PID, "" where it may not be read."""
     try:
-        return os.readlink(f"/proc/{pid}/ns/net").partition("[")[2].rstrip("]")
+        return os.readlink(f"{directory}/ns/net").partition("[")[2].rstrip("]")
     except OSError:
         return ""
 
@@ -141,24 +141,23 @@ class SocketTables:
     """The tables of the processes that are asked for; each network namespace is read once."""
 
     def __init__(self) -> None:
-        self._own = namespace_of("self")
+        self._own = namespace_of("/proc/self")
         self._known: Dict[str, Optional[Table]] = {}
 
-    def of(self, pid: int) -> Optional[Table]:
-        """None: it may not be read, or the process is gone."""
-        namespace = namespace_of(pid)
-        key = namespace or f"of PID {pid}"
-        if key not in self._known:
-            self._known[key] = self._read(pid, namespace or key)
-        return self._known[key]
+    def of(self, directory: str) -> Optional[Table]:
+        """directory: /proc/PID, or that of one of its threads. None: it may not be read, or the process is gone."""
+        namespace = namespace_of(directory) or directory
+        if namespace not in self._known:
+            self._known[namespace] = self._read(directory, namespace)
+        return self._known[namespace]
 
-    def _read(self, pid: int, namespace: str) -> Optional[Table]:
-        unix = _text(f"/proc/{pid}/net/unix")
+    def _read(self, directory: str, namespace: str) -> Optional[Table]:
+        unix = _text(f"{directory}/net/unix")
         if unix is None:
             return None
         sockets: Dict[int, TcpSocket] = {}
         for name in ("tcp", "tcp6"):
-            for one in parse_tcp(_text(f"/proc/{pid}/net/{name}") or ""):
+            for one in parse_tcp(_text(f"{directory}/net/{name}") or ""):
                 sockets[one.inode] = one
         peers = read_unix_peers() if namespace == self._own else None
         return Table(namespace, parse_unix(unix), sockets, peers)

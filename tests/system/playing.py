@@ -60,7 +60,26 @@ class Result:
         assert "Traceback" not in told, f"{self.task}: {told}"
 
     def __repr__(self) -> str:
-        return f"{self.host} {self.task}: {self.outcome}\n{json.dumps(self.data, indent=1)}"
+        """What is worth reading when a test fails; a whole result fills the screen."""
+        shown = (
+            "pid",
+            "before",
+            "after",
+            "changed",
+            "parked",
+            "plan",
+            "error",
+            "state",
+            "guard",
+            "seconds",
+            "warnings",
+        )
+        lines = [f"{self.host} {self.task}: {self.outcome}, changed {self.data.get('changed')}: {self.msg}"]
+        for process in self.data.get("processes", []):
+            lines.append(f"  { ({key: process[key] for key in shown if key in process}) }")
+        for finding in self.data.get("findings", []):
+            lines.append(f"  {finding['severity']} {finding['id']} of {finding['pid']}: {finding['evidence']}")
+        return "\n".join(lines)
 
     @property
     def failed(self) -> bool:
@@ -96,7 +115,7 @@ class Result:
 
     def says(self, *words: str) -> Result:
         missing = [word for word in words if word not in self.msg]
-        assert not missing, f"{missing} not in: {self.msg}\n{self!r}"
+        assert not missing, f"{missing} not in: {self!r}"
         return self
 
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, gpufleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The ways to the driver, on hosts with drivers 535 to 580: whole cycles of real processes, each refusal in its words."""
+"""The ways to the driver, with drivers 535 to 580: whole cycles of real processes, and each refusal in its words."""
 
 import base64
 import io

@@ -55,8 +55,8 @@ def judge(pid: int, seen: Optional[Evidence]) -> Reply:
     if not seen.may_be_cuda:
         return Reply(False, _NOT_INITIALIZED, text(_NOT_INITIALIZED), 0.0)
     return not_made(
-        f"process {pid} holds a GPU without mapping /dev/nvidia-uvm: a toggle of it is on its way, or an earlier resume "
-        "failed, and it can't be resumed any more"
+        f"process {pid} holds a GPU without mapping /dev/nvidia-uvm: a toggle of it is on its way, or an earlier "
+        "resume failed, and it can't be resumed any more"
     )
 
 

@@ -180,9 +180,9 @@ class Hold:
         """Before anything is suspended only: for one moment the process is held, but not stopped.
 
         A process group that is orphaned (its shell ends, somebody logs out) gets SIGHUP and SIGCONT from the kernel if
-        a process of it has stopped, and would die of the SIGHUP when it is resumed. A stop that begins while its threads
-        are held does not come to its end before they are let go, and until then does not count as one. It needs three
-        threads: the two by which the stop is kept up take part in it.
+        a process of it has stopped, and would die of the SIGHUP when it is resumed. A stop that begins while its
+        threads are held does not come to its end before they are let go, and until then does not count as one. It needs
+        three threads: the two by which the stop is kept up take part in it.
         """
         self._check_owner()
         self._look()

@@ -9,6 +9,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
@@ -25,7 +26,7 @@ enum { CHECKPOINTED = 2, SLOTS = 4096, COUNTERS = 1024, HANDLED = 64, HANDLED_BY
 enum { READY, RESTORE_TID, STATE, VIOLATIONS, CREATED, CREATED_SUM, BUSY, PID, READS };
 
 static volatile uint64_t *shared;
-static int counting;
+static int counting, other_mask;
 
 static void add(int slot, uint64_t value) { __atomic_fetch_add(&shared[slot], value, __ATOMIC_SEQ_CST); }
 
@@ -91,7 +92,14 @@ static void copy(long ms) {
     end.tv_nsec += ms % 1000 * 1000000;
     do {
         add(BUSY, 1);
-        sleep_ms(1);
+        if (other_mask) {
+            /* with signals unblocked for the time being, as some event loops do it */
+            struct timespec a_moment = {0, 1000000};
+            sigset_t none;
+            sigemptyset(&none);
+            ppoll(NULL, 0, &a_moment, &none);
+        } else
+            sleep_ms(1);
         clock_gettime(CLOCK_MONOTONIC, &now);
     } while (now.tv_sec < end.tv_sec || (now.tv_sec == end.tv_sec && now.tv_nsec < end.tv_nsec));
 }
@@ -119,7 +127,6 @@ static void *restore(void *unused) {
         }
         line[length] = 0;
         sscanf(line, "%d %c %ld", &id, &what, &argument);
-        long value = 0;
         switch (what) {
             case 'c': copy(argument); shared[STATE] = CHECKPOINTED; break;
             case 'r': copy(argument); shared[STATE] = 1; break;
@@ -130,9 +137,9 @@ static void *restore(void *unused) {
             case 'd': raise(SIGSEGV); break;
             case 'e': pthread_exit(NULL);
             case 'x': _exit((int)argument);
-            default: value = (long)shared[STATE];
+            default: break;
         }
-        snprintf(reply, sizeof reply, "%d %ld\n", id, value);
+        snprintf(reply, sizeof reply, "%d %ld\n", id, (long)shared[STATE]);
         if (write(1, reply, strlen(reply)) < 0) pause();
     }
     return NULL;
@@ -146,7 +153,7 @@ static void start(void *(*work)(void *), intptr_t argument) {
     if (pthread_create(&thread, &attributes, work, (void *)argument)) exit(71);
 }
 
-/* target FILE THREADS [storm N] [vfork MS] [handlers] [exit-main] [mask SIGNAL] [alone] */
+/* target FILE THREADS [storm N] [vfork MS] [handlers] [exit-main] [mask SIGNAL] [ppoll] [alone] */
 int main(int argc, char **argv) {
     int file = open(argv[1], O_RDWR), leave = 0, alone = 0;
     shared = mmap(NULL, SLOTS * sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -170,7 +177,9 @@ int main(int argc, char **argv) {
             sigemptyset(&set);
             sigaddset(&set, atoi(argv[++i]));
             pthread_sigmask(SIG_BLOCK, &set, NULL);
-        } else if (!strcmp(argv[i], "exit-main"))
+        } else if (!strcmp(argv[i], "ppoll"))
+            other_mask = 1;
+        else if (!strcmp(argv[i], "exit-main"))
             leave = 1;
         else if (!strcmp(argv[i], "alone"))
             alone = 1;

@@ -1,0 +1,45 @@
+# Copyright (c) 2026, gpufleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Out of the SSH session's control group: where logind ends a session's processes with it (KillUserProcesses=), workers
+would be killed when Ansible disconnects. A transient systemd scope is theirs alone, and ends with the last of them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from typing import List, Sequence
+
+SECONDS = 10.0
+
+
+def command(busctl: str, name: str, description: str, pids: Sequence[int]) -> List[str]:
+    """The argument list of one call of StartTransientUnit (org.freedesktop.systemd1.Manager)."""
+    manager = ("org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager")
+    properties = ["2", "Description", "s", description, "PIDs", "au", str(len(pids)), *map(str, pids)]
+    call = [busctl, "--system", "call", *manager, "StartTransientUnit", "ssa(sv)a(sa(sv))"]
+    return [*call, f"{name}.scope", "fail", *properties, "0"]
+
+
+def move(name: str, description: str, pids: Sequence[int]) -> str:
+    """Move these processes into a scope of their own. Returns why not, "" when it is done or there is no systemd."""
+    busctl = shutil.which("busctl", path="/usr/bin:/bin")
+    if not pids or os.geteuid() != 0 or busctl is None or not os.path.isdir("/run/systemd/system"):
+        return ""
+    try:
+        done = subprocess.run(
+            command(busctl, name, description, pids),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=SECONDS,
+            env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"the workers stay in the session's control group: {error}"
+    if done.returncode != 0:
+        return f"the workers stay in the session's control group: {done.stderr.decode(errors='replace').strip()}"
+    return ""
