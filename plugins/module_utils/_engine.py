@@ -176,7 +176,7 @@ class Engine:
                 subject.view, options.goal, options.park and self._backend.can_hold, options.guard != "none"
             )
             if "checkpoint" in subject.plan:
-                blocking.extend(self._note(self._unparked(subject)))
+                blocking.extend(self._note(self._before_checkpoint(subject)))
         away = [subject for subject in planned if set(subject.plan) & {"lock", "checkpoint"}]
         blocked = [subject for subject in self.subjects if subject.view.state not in _plan.RANK]
         action = "suspend" if options.goal == "checkpointed" else "lock" if options.goal == "locked" else "resume"
@@ -192,10 +192,16 @@ class Engine:
             raise Refused(blocking)
         self.decided = True
 
-    def _unparked(self, subject: Subject) -> List[Finding]:
+    def _before_checkpoint(self, subject: Subject) -> List[Finding]:
+        found: List[Finding] = []
+        refused = self._journal.refused(subject.process.identity)
+        if refused is not None:
+            found.append(_findings.refused_before(subject, refused, "checkpoint_refused" in self._options.allow))
         if not self._backend.can_hold:
-            return [_findings.unparked(subject, "unparked" in self._options.allow)]
-        return [] if self._options.park else [_findings.window(subject)]
+            found.append(_findings.unparked(subject, "unparked" in self._options.allow))
+        elif not self._options.park:
+            found.append(_findings.window(subject))
+        return found
 
     def _own_findings(self, subject: Subject) -> List[Finding]:
         if subject.kind == _plan.BUSY:
@@ -380,7 +386,9 @@ class Engine:
             self._pool.ensure(pid)
         workers = [self._pool.workers[pid] for pid in pids]
         run = self._options.run_id
-        problem = _scope.move(f"gpufleet-checkpoint-{run}-{os.getpid()}", f"Workers of cuda_checkpoint run {run}", workers)
+        problem = _scope.move(
+            f"gpufleet-checkpoint-{run}-{os.getpid()}", f"Workers of cuda_checkpoint run {run}", workers
+        )
         if problem:
             self.warnings.append(problem)
 

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.results import NAMES
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.finding import Finding
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._subject import Subject
 
 DOCS = "https://github.com/gpufleet/checkpoint/blob/main/docs/hazards.md"
-OWN_OPTIONS = frozenset(("parked_unowned", "unparked"))
+OWN_OPTIONS = frozenset(("checkpoint_refused", "parked_unowned", "unparked"))
 
 
 def busy(subject: Subject) -> Finding:
@@ -26,6 +27,20 @@ def busy(subject: Subject) -> Finding:
         remedy="Wait until it is done, and run the task again; longer with step_timeout",
         option="",
         reference=f"{DOCS}#busy",
+        pid=subject.pid,
+    )
+
+
+def refused_before(subject: Subject, code: int, allowed: bool) -> Finding:
+    return Finding(
+        id="checkpoint_refused",
+        severity="warning" if allowed else "blocking",
+        subject=subject.name,
+        evidence=f"the driver has refused a checkpoint of it before ({code} {NAMES.get(code, 'UNKNOWN')})",
+        reason="After one refusal the driver refuses every later checkpoint of that process (999)",
+        remedy="It can only be suspended once it has been started anew; leave it out until then",
+        option="checkpoint_refused",
+        reference=f"{DOCS}#checkpoint_refused",
         pid=subject.pid,
     )
 

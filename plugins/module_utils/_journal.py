@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 STATUSES: FrozenSet[str] = frozenset(("active", "suspended", "done", "failed", "undone", "unknown"))
 #: A process whose last operation ended like this has nothing that a later run would have to know.
 SETTLED: FrozenSet[str] = frozenset(("done", "undone"))
-#: What is older than this is forgotten, but for operations of this boot that are not settled. In seconds.
+#: What is older is forgotten, but for operations of this boot that are not settled, or were refused. In seconds.
 KEPT_SECONDS = 90 * 86400.0
 
 _TEXT = ("goal", "state_before", "guard", "stopped_by", "backend", "message", "executable", "run_id")
 _TEXT_OR_NONE = ("signal_mask",)
-_NUMBER_OR_NONE = ("restore_tid",)
+_NUMBER_OR_NONE = ("restore_tid", "refused")
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class Operation:
     restore_tid: CUDA's restore thread. signal_mask: the one that it had before it was held.
     stopped_by: "", "us" or "other".
     device_bytes: GPU UUID to bytes held when it was suspended.
+    refused: the CUresult of a checkpoint that the driver refused; None: it refused none.
     created, updated: seconds since the epoch.
     """
 
@@ -66,6 +67,7 @@ class Operation:
     created: float
     updated: float
     device_bytes: Mapping[str, int] = field(default_factory=dict)
+    refused: Optional[int] = None
 
 
 @dataclass(frozen=True)
@@ -221,6 +223,16 @@ class Journal:
             (boot_id,),
         )
 
+    def refused(self, identity: Identity) -> Optional[int]:
+        """The CUresult of a checkpoint of this process that the driver once refused: it refuses every later one, too
+        (docs/driver-findings.md). None: it never did."""
+        rows = self.file.read(
+            "SELECT refused FROM operations WHERE boot_id = ? AND pid = ? AND start_ticks = ? AND refused IS NOT NULL"
+            " ORDER BY id LIMIT 1",
+            (identity.boot_id, identity.pid, identity.start_ticks),
+        )
+        return int(rows[0]["refused"]) if rows else None
+
     def of_run(self, run_id: str) -> Tuple[Operation, ...]:
         """Everything that one run did, in its order."""
         return self._read("WHERE run_id = ? ORDER BY id", (run_id,))
@@ -303,6 +315,7 @@ def _columns_of(operation: Operation) -> Dict[str, object]:
         "restore_tid": operation.restore_tid,
         "signal_mask": operation.signal_mask,
         "stopped_by": operation.stopped_by,
+        "refused": operation.refused,
         "backend": operation.backend,
         "message": operation.message,
         "created": operation.created,
@@ -341,6 +354,7 @@ def _operation(row: sqlite3.Row, device_bytes: Mapping[str, int]) -> Operation:
         created=row["created"],
         updated=row["updated"],
         device_bytes=device_bytes,
+        refused=row["refused"],
     )
 
 
@@ -405,7 +419,8 @@ def _forget(connection: sqlite3.Connection, before: float, boot_id: str) -> None
     old: List[int] = [
         row["id"]
         for row in connection.execute(
-            "SELECT id FROM operations WHERE updated < ? AND (status IN ('done', 'undone') OR boot_id != ?)",
+            "SELECT id FROM operations WHERE updated < ?"
+            " AND ((status IN ('done', 'undone') AND refused IS NULL) OR boot_id != ?)",
             (before, boot_id),
         )
     ]

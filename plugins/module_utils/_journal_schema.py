@@ -36,6 +36,7 @@ SCRIPTS: Tuple[Tuple[str, ...], ...] = (
             restore_tid INTEGER,
             signal_mask TEXT,
             stopped_by TEXT NOT NULL,
+            refused INTEGER,
             backend TEXT NOT NULL,
             message TEXT NOT NULL,
             created REAL NOT NULL,

@@ -24,7 +24,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.backend 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.results import text as result_text
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold import freezer, park
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.errors import HoldError
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.guard import ENDED, guard
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.guard import ENDED, UNWANTED, guard
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.hold import Hold
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._huge_pages import HugePages
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal, Operation, open_journal
@@ -165,10 +165,7 @@ class Worker:
         while True:
             line, newline, rest = buffer.partition(b"\n")
             if not newline:
-                try:
-                    data = self._channel.recv(65536)
-                except ConnectionError:
-                    data = b""
+                data = self._receive()
                 if not data:
                     self._abandoned()
                     return
@@ -180,6 +177,15 @@ class Worker:
                 self._leave()
                 return
             self._answer(self._perform(command))
+
+    def _receive(self) -> bytes:
+        """What the module sends next, b"" when it is gone. A process that is held meanwhile is guarded."""
+        if self._hold is not None and guard(self._hold, wake=self._channel.fileno()) != UNWANTED:
+            self._hold = None
+        try:
+            return self._channel.recv(65536)
+        except ConnectionError:
+            return b""
 
     def _answer(self, outcome: Outcome) -> None:
         self._state = outcome.state
@@ -318,9 +324,15 @@ class Worker:
         self._journal.step(self._operation.id, name)
 
     def _fields(self, **changed: object) -> None:
-        """What a later run needs to undo this step, durable before the step."""
-        if self._operation is not None:
+        """What a later run needs to know or to undo, durable before the next step."""
+        if self._operation is None:
+            return
+        try:
             self._journal.update(self._operation.id, **changed)
+        except JournalError as error:
+            if not self._committed:
+                raise
+            self._notes.append(f"{', '.join(changed)} could not be journalled: {error}")
 
     def _record(self, command: Command, outcome: Outcome) -> None:
         if self._operation is None:
@@ -470,6 +482,8 @@ class Worker:
         state = "checkpointed" if done else self._read_state().state or "unknown"
         self._undo_lock = self._undo_lock and state == "locked"
         if state != "checkpointed":
+            if reply is not None and reply.code is not None:
+                self._fields(refused=reply.code)
             self._let_go(run=self._stopped != "other")
             return self._outcome(False, state, reply, "checkpoint", _checkpoint_remedy(reply))
         if not self._job.park:
@@ -522,6 +536,9 @@ class Worker:
         self._journal.release(_self())
         if state == goal:
             self._step("continue")
+            waiting = self._hold.pending()
+            if waiting:
+                self._notes.append(f"signals that came while it was suspended reach it now: {', '.join(waiting)}")
             self._let_go(run=self._stopped != "other")
             return self._outcome(True, state)
         self._stopped = self._stopped or "us"

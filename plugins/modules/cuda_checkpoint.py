@@ -77,6 +77,8 @@ options:
       cgroup_memory: >-
         A memory limit of the process' cgroup, or of one above it, leaves no room for the content of the GPU memory. The
         kernel would kill the process.
+      checkpoint_refused: >-
+        The driver has refused a checkpoint of this very process before, and refuses every later one.
       cuda_ipc_possible: >-
         Several CUDA processes belong together and may share GPU memory through CUDA IPC, which can't be seen from
         outside. A process that imported memory does not come back.
@@ -578,6 +580,7 @@ ARGUMENTS = {
         "default": [],
         "choices": [
             "cgroup_memory",
+            "checkpoint_refused",
             "cuda_ipc_possible",
             "host_memory",
             "mig",

@@ -462,7 +462,7 @@ def test_a_stopped_process_that_can_only_be_toggled(machines: Machines) -> None:
 
 
 @pytest.mark.parametrize(
-    ("driver", "backend"), [*WAYS, ("550", "toggle")], ids=[f"{d}-{b}" for d, b in [*WAYS, ("550", "toggle")]]
+    ("driver", "backend"), [("550", "toggle"), ("555", "cli"), ("580", "libcuda")], ids=["toggle", "cli", "libcuda"]
 )
 def test_a_checkpoint_outlives_its_caller(driver: str, backend: str, machines: Machines) -> None:
     m = machines(driver)

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from typing import FrozenSet, List, Set, Tuple
 
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.cgroup_memory import CgroupMemory
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.cuda_ipc import CudaIpcPossible
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.finding import BLOCKING, Finding
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazard import ACTIONS, Context, Hazard
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.memory import CgroupMemory, HostMemory
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.mps import Mig, MpsClient
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.host_memory import HostMemory
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.mig import Mig
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.mps import MpsClient
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.nccl import NcclCommunicator
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.sharing import CudaIpcPossible, VmmExport
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.stopped import StoppedOrFrozen, Traced
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.uvm import UvmManaged
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.vmm_export import VmmExport
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.vram import VramShort
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.who import NotCuda, OtherOwner
 

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, FrozenSet, Iterable, List, Mapping, Optional, Tuple
+from typing import ClassVar, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.finding import BLOCKING, Finding, reference
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import ProcessSnapshot
@@ -53,7 +54,7 @@ class Context:
         return sum(known) if known and len(known) == len(sizes) else None
 
 
-class Hazard:
+class Hazard(ABC):
     """One thing that can go wrong. actions: those that it speaks against. option: its name for `allow:`, or "".
 
     exclusive: where it holds, nothing else needs to be said about that process.
@@ -65,14 +66,9 @@ class Hazard:
     option: ClassVar[str] = ""
     exclusive: ClassVar[bool] = False
 
-    def detect(self, context: Context, process: ProcessSnapshot) -> Optional[Finding]:
-        """About one process. None: not seen, and everything that would show it was seen."""
-        raise NotImplementedError
-
-    def detect_all(self, context: Context, processes: Iterable[ProcessSnapshot]) -> List[Finding]:
-        """About all of them. What concerns several at once is found here."""
-        found = [self.detect(context, process) for process in processes]
-        return [finding for finding in found if finding is not None]
+    @abstractmethod
+    def detect_all(self, context: Context, processes: Sequence[ProcessSnapshot]) -> List[Finding]:
+        """About all targets. Empty: not seen, and everything that would show it was seen."""
 
     def finding(
         self,
@@ -96,6 +92,18 @@ class Hazard:
             reference=reference(self.id),
             pid=pid,
         )
+
+
+class ProcessHazard(Hazard):
+    """One that each process has for itself."""
+
+    @abstractmethod
+    def detect(self, context: Context, process: ProcessSnapshot) -> Optional[Finding]:
+        """About one target. None: not seen, and everything that would show it was seen."""
+
+    def detect_all(self, context: Context, processes: Sequence[ProcessSnapshot]) -> List[Finding]:
+        found = [self.detect(context, process) for process in processes]
+        return [finding for finding in found if finding is not None]
 
 
 def name_of(process: ProcessSnapshot) -> str:

@@ -1,10 +1,11 @@
 # Copyright (c) 2026, gpufleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Ways to share a GPU that the driver can't checkpoint: the multi-process service (MPS) and MIG."""
+"""Clients of the multi-process service (MPS)."""
 
 from __future__ import annotations
 
+import re
 from typing import Optional
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.finding import WARNING, Finding
@@ -12,14 +13,14 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazar
     LOCK,
     SUSPEND,
     Context,
-    Hazard,
-    comma,
+    ProcessHazard,
     name_of,
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import ProcessSnapshot
 
 #: As the kernel cuts nvidia-cuda-mps-server and nvidia-cuda-mps-control.
 _DAEMON = "nvidia-cuda-mps"
+_AUTOBOUND = re.compile(r"^@[0-9a-f]{5}$")
 
 
 def is_daemon(process: ProcessSnapshot) -> bool:
@@ -28,7 +29,18 @@ def is_daemon(process: ProcessSnapshot) -> bool:
     return process.name.startswith(_DAEMON) or first.startswith(_DAEMON)
 
 
-class MpsClient(Hazard):
+def _serves(context: Context) -> bool:
+    return any(is_daemon(one) for one in context.snapshot.processes)
+
+
+def _has_channels(process: ProcessSnapshot) -> bool:
+    """What a client has beyond others (measured on an H200): two sockets that the kernel named, and eight pipes whose
+    other ends somebody else holds."""
+    named_by_kernel = [name for name in process.unix_names or () if _AUTOBOUND.match(name)]
+    return len(named_by_kernel) >= 2 and (process.lone_pipes or 0) >= 4
+
+
+class MpsClient(ProcessHazard):
     """Measured: conformance case kind/mps. The client itself stays whole."""
 
     id = "mps_client"
@@ -69,37 +81,13 @@ class MpsClient(Hazard):
             peer = context.snapshot.process(pid)
             if name.startswith(_DAEMON) or (peer is not None and is_daemon(peer)):
                 return f"it is connected to MPS's server, PID {pid}"
+        if _serves(context) and _has_channels(process):
+            return "MPS's server runs on this host, and this process has the unnamed sockets and pipes of a client"
         return ""
 
     @staticmethod
     def _doubt(context: Context, process: ProcessSnapshot) -> str:
         """A client that can't be told from others: the server runs, and whom the process talks to is not known."""
-        if process.unix_peers is not None or not any(is_daemon(one) for one in context.snapshot.processes):
+        if process.unix_peers is not None or not _serves(context):
             return ""
         return "MPS's server runs on this host, and whether this process is its client can't be seen"
-
-
-class Mig(Hazard):
-    """Reported, not measured: a checkpoint on a GPU in MIG mode fails with a misleading "out of memory"."""
-
-    id = "mig"
-    actions = frozenset((SUSPEND,))
-    option = "mig"
-
-    def detect(self, context: Context, process: ProcessSnapshot) -> Optional[Finding]:
-        if process.looks_suspended:
-            return None
-        used = set(context.device_bytes.get(process.pid) or {})
-        split = [gpu for gpu in context.snapshot.gpus if gpu.mig and (not used or gpu.uuid in used)]
-        if not split:
-            return None
-        return self.finding(
-            name_of(process),
-            ("it works on" if used else "on which GPU it works is not known, and MIG is on for")
-            + f" GPU {comma(str(gpu.index) for gpu in split)}"
-            + (", where MIG is on" if used else ""),
-            "The driver can't checkpoint processes on a GPU that is split by MIG (reported: out of memory), and "
-            "a process of which one checkpoint was refused can never be checkpointed again",
-            "Turn MIG off (nvidia-smi -mig 0), or leave the process out",
-            process.pid,
-        )

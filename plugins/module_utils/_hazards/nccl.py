@@ -12,7 +12,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazar
     LOCK,
     SUSPEND,
     Context,
-    Hazard,
+    ProcessHazard,
     comma,
     name_of,
     names_of,
@@ -79,7 +79,7 @@ def _both_ephemeral(connection: str) -> bool:
     return min(int(local), int(end.rpartition(":")[2])) >= _EPHEMERAL
 
 
-class NcclCommunicator(Hazard):
+class NcclCommunicator(ProcessHazard):
     """Measured: conformance cases nccl/two-ranks (lost) and kind/nccl-one-rank (whole)."""
 
     id = "nccl_communicator"

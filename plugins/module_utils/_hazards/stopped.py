@@ -11,7 +11,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.findi
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazard import (
     ACTIONS,
     Context,
-    Hazard,
+    ProcessHazard,
     comma,
     name_of,
 )
@@ -20,7 +20,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process impor
 _HANGS = "Every driver call on it would hang for as long as that lasts, whatever the timeout of the lock"
 
 
-class StoppedOrFrozen(Hazard):
+class StoppedOrFrozen(ProcessHazard):
     """Measured: conformance cases stopped/* and frozen/*. What our own worker stopped is no hazard."""
 
     id = "stopped_or_frozen"
@@ -66,7 +66,7 @@ class StoppedOrFrozen(Hazard):
         )
 
 
-class Traced(Hazard):
+class Traced(ProcessHazard):
     """A process has one tracer at most, and ours must be it."""
 
     id = "traced"

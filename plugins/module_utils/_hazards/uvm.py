@@ -13,7 +13,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazar
     MIB,
     SUSPEND,
     Context,
-    Hazard,
+    ProcessHazard,
     name_of,
     plural,
     size,
@@ -46,7 +46,7 @@ def managed_sizes(snapshot: Snapshot, process: ProcessSnapshot) -> Optional[List
     return sizes
 
 
-class UvmManaged(Hazard):
+class UvmManaged(ProcessHazard):
     """Measured: conformance cases kind/managed (801, then 999 for ever) and kind/multi-gpu (one mapping per GPU)."""
 
     id = "uvm_managed"

@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-from typing import Dict, Iterable, List, Optional
+from typing import Dict, List, Optional, Sequence
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.finding import Finding
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazard import (
     RESUME,
     Context,
-    Hazard,
+    ProcessHazard,
     comma,
     name_of,
     names_of,
@@ -24,7 +24,7 @@ _LOST = (
 )
 
 
-class VramShort(Hazard):
+class VramShort(ProcessHazard):
     """Measured: conformance cases vram/too-little (lost) and vram/just-enough (free = what was held is enough)."""
 
     id = "vram_short"
@@ -57,11 +57,10 @@ class VramShort(Hazard):
             )
         return None
 
-    def detect_all(self, context: Context, processes: Iterable[ProcessSnapshot]) -> List[Finding]:
-        everyone = list(processes)
-        found = super().detect_all(context, everyone)
+    def detect_all(self, context: Context, processes: Sequence[ProcessSnapshot]) -> List[Finding]:
+        found = super().detect_all(context, processes)
         needs: Dict[str, Dict[int, int]] = {}
-        for process in everyone:
+        for process in processes:
             if process.has_devices:
                 continue
             for uuid, need in (context.device_bytes.get(process.pid) or {}).items():
@@ -74,7 +73,7 @@ class VramShort(Hazard):
             total = sum(wanted.values())
             if total <= room:
                 continue
-            coming = [process for process in everyone if process.pid in wanted]
+            coming = [process for process in processes if process.pid in wanted]
             holders = [
                 context.snapshot.process(one.pid) for one in sorted(gpu.processes, key=lambda p: -(p.used_bytes or 0))
             ]

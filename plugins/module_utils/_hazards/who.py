@@ -11,14 +11,14 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.findi
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazard import (
     ACTIONS,
     Context,
-    Hazard,
+    ProcessHazard,
     comma,
     name_of,
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import ProcessSnapshot
 
 
-class OtherOwner(Hazard):
+class OtherOwner(ProcessHazard):
     """The driver answers 304 to everybody but root and the owner (measured: conformance case who/other-owner)."""
 
     id = "other_owner"
@@ -37,7 +37,7 @@ class OtherOwner(Hazard):
         )
 
 
-class NotCuda(Hazard):
+class NotCuda(ProcessHazard):
     """No socket of CUDA's memory manager that is its own, and its node not mapped: the driver answers 3 (measured)."""
 
     id = "not_cuda"

@@ -288,8 +288,8 @@ class Hold:
         if not self._masked or self.restore_tid is None:
             return
         before = self._masks[self.restore_tid]
-        for tid in sorted({self.restore_tid} | self.created):
-            if tid in self._held and self._mask_of(tid) == masks.ALONE:
+        for tid in sorted(self._alone()):
+            if self._mask_of(tid) == masks.ALONE:
                 self._order(ptrace.set_mask, tid, before)
         self._masked = False
 
@@ -305,7 +305,14 @@ class Hold:
         self._look()
         if self._sentinel() != self.restore_tid:
             self._listen(self._sentinel())
-        for tid in sorted({self.restore_tid} | (self.created & self._held)):
+        self._let_run()
+
+    def _alone(self) -> Set[int]:
+        """The threads that run when nobody else does."""
+        return ({self.restore_tid or 0} | self.created) & self._held
+
+    def _let_run(self) -> None:
+        for tid in sorted(self._alone()):
             self._running.add(tid)
             self._order(ptrace.cont, tid)
 
@@ -329,13 +336,29 @@ class Hold:
     def settle(self, deadline: float) -> None:
         """Stop what `go` let run, and leave everything held and stopped. HoldError past the deadline: still held."""
         self._check_owner()
+        self._settle_all(deadline)
+        # One that is about to set the mask that it found, ours: that could not be mended any more.
+        seconds = _SHORT
+        while self._in_transit() and seconds < _MOMENT:
+            self._let_run()
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                self._serve()
+                time.sleep(_SHORT)
+            self._settle_all(deadline)
+            seconds *= 2
+        self._look()
+        self._unmask()
+
+    def _in_transit(self) -> bool:
+        return self._masked and any(self._mask_of(tid) == masks.IN_TRANSIT for tid in self._alone())
+
+    def _settle_all(self, deadline: float) -> None:
         while self._running:
             for tid in sorted(self._running):
                 self._order(ptrace.interrupt, tid)
             self._settle_running(deadline)
             self._seize_all(deadline)
-        self._look()
-        self._unmask()
 
     def _settle_running(self, deadline: float) -> None:
         pause = _Pause(deadline)
@@ -611,14 +634,19 @@ class Hold:
         """The process has ended, or (if that is not certain) only the thread that it is held for. Reaps: until its
         threads are, nobody hears of its end."""
         pause = _Pause(time.monotonic() + 5 * _MOMENT)
-        while not certain and process.live_tasks(self.pid) and read_identity(self.pid) == self.identity:
-            if pause.over():
+        sure = time.monotonic() + _MOMENT / 5
+        while not certain and read_identity(self.pid) == self.identity:
+            states = process.live_tasks(self.pid)
+            # A process that ends wakes all its threads, held ones too.
+            if any(state in process.STOPPED for state in states.values()) and time.monotonic() > sure:
                 return HoldError(
                     self.name,
                     f"its restore thread {self.restore_tid} has ended, and the process lives on",
                     "Nothing can be suspended or resumed without that thread",
                     "End the process, and start it anew",
                 )
+            if not states or pause.over():
+                break
         status = self._reap()
         return ProcessEndedError(f"PID {self.pid}", raw if status is None else status, during)
 

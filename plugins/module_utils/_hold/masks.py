@@ -25,9 +25,12 @@ def _bits(*numbers: int) -> int:
 
 _ALL = _bits(*range(1, _LAST + 1)) & ~_bits(*_UNBLOCKABLE)
 
-#: While the restore thread runs alone. No program blocks exactly these by itself (the C library's own two are among
-#: them, the synchronous ones are not), so that a thread with this mask has it from us.
-ALONE = _ALL & ~_bits(*_SYNCHRONOUS)
+# The C library's own. It unblocks the first in every thread that it creates; programs can't block the second.
+_CANCEL, _SETXID = 32, 33
+
+#: While the restore thread runs alone. No program blocks exactly these by itself (_SETXID is among them, the
+#: synchronous ones are not): a thread with this mask has it from us, or from the restore thread that created it.
+ALONE = _ALL & ~_bits(*_SYNCHRONOUS, _CANCEL)
 
 #: For the moment in which a held thread takes a SIGSTOP and nothing else. One signal is left out, to be told from the
 #: mask that the C library sets for moments of its own; it has a higher number than SIGSTOP, so it comes after it.
@@ -35,6 +38,9 @@ STOPPING = _ALL & ~_bits(_LAST)
 
 # What abort() sends: it does not come to its end without it.
 _OF_ITS_OWN = _bits(signal.SIGABRT)
+
+#: What the C library sets for a moment, in a thread that creates one and in the new one; then it sets what was before.
+IN_TRANSIT = _ALL
 
 OURS = frozenset((ALONE, STOPPING))
 

@@ -104,7 +104,8 @@ def refused_error(pid: int, tid: int) -> HoldError:
     return HoldError(
         name(pid),
         evidence,
-        "Without holding its threads it can't be suspended safely",
+        "Without holding its threads it can't be suspended safely. The same user is not enough where groups or "
+        "capabilities differ",
         "Run as root (become: true); in a container that takes CAP_SYS_PTRACE. ptrace_scope 3 forbids it to everybody",
     )
 

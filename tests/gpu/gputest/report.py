@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Tuple
 
 _HEAD = """<!--
 Copyright (c) 2026, gpufleet contributors
@@ -34,6 +34,8 @@ def page(record: Dict[str, Any]) -> str:
         tests = {name: one for name, one in record["tests"].items() if name.partition("/")[0] == part}
         if tests:
             parts.append(f"## {title}\n\n{_table(tests)}")
+            if part == "kills":
+                parts.append(_kills(tests))
             parts += [_details(name, one) for name, one in tests.items() if _details(name, one)]
     parts.append(_after(record.get("after", {})))
     return "\n".join(parts).rstrip() + "\n"
@@ -86,13 +88,37 @@ def _table(tests: Dict[str, Any]) -> str:
     return "".join(lines)
 
 
+def kills(tests: Dict[str, Any]) -> Dict[Tuple[str, str], Dict[str, int]]:
+    """(call, step) -> victim -> how often, over all lanes. Keys of the records are "call step victim"."""
+    found: Dict[Tuple[str, str], Dict[str, int]] = {}
+    for one in tests.values():
+        for key, count in one.get("facts", {}).get("hits", {}).items():
+            call, _space, rest = key.partition(" ")
+            step, _space, victim = rest.rpartition(" ")
+            row = found.setdefault((call, step), {})
+            row[victim] = row.get(victim, 0) + count
+    return found
+
+
+def _kills(tests: Dict[str, Any]) -> str:
+    found = kills(tests)
+    victims = sorted({victim for row in found.values() for victim in row})
+    lines = [
+        "The step that the journal showed when SIGKILL had been sent, over all lanes:\n\n",
+        f"| call, step | {' | '.join(victims)} |\n|---|{'---|' * len(victims)}\n",
+    ]
+    for (call, step), row in sorted(found.items()):
+        lines.append(f"| {call}, {step} | {' | '.join(str(row.get(victim, 0)) for victim in victims)} |\n")
+    return "".join(lines)
+
+
 def _details(name: str, one: Dict[str, Any]) -> str:
     lines = []
     wrong = [item for item in one.get("expectations", []) if not item["ok"]]
     if wrong:
         lines.append(f"Not as expected in `{name}`:\n")
         lines += [f"- {_cell(item['what'])}: {_cell(str(item.get('seen', ''))[:500])}" for item in wrong]
-    facts = {key: value for key, value in one.get("facts", {}).items() if name.startswith(("facts/", "jax/", "kills/"))}
+    facts = dict(one.get("facts", {})) if name.startswith(("facts/", "jax/", "park/", "one-fails/")) else {}
     if facts:
         lines.append(f"\n`{name}`:\n" if lines else f"`{name}`:\n")
         lines += [f"- {_cell(key)}: {_cell(_flat(value))}" for key, value in facts.items()]

@@ -153,7 +153,7 @@ def lane(t: Trial, number: int) -> None:
     subjects = t.start(kinds)
     played = Lane(t, subjects, number)
     count = played.rounds(t.spec.kill_seconds)
-    t.say(f"{count} rounds, {sum(played.hits.values())} kills: {dict(sorted(played.hits.items()))}")
+    t.say(f"{count} rounds, {sum(played.hits.values())} kills; calls ended: {dict(sorted(played.outcomes.items()))}")
 
 
 for _number in range(1, LANES + 1):

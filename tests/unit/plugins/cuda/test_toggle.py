@@ -128,8 +128,8 @@ def test_no_toggle_of_what_is_not_understood(
 ) -> None:
     fake, backend = made(tmp_path, [])
     look(seen)
-    for call in (backend.checkpoint(target), backend.restore(target, ())):
-        assert (answer(call).ok, answer(call).code) == (False, code)
+    for reply in (answer(backend.checkpoint(target)), answer(backend.restore(target, ()))):
+        assert (reply.ok, reply.code) == (False, code)
     fake.check()
 
 

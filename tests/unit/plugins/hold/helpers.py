@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import mmap
 import os
@@ -19,13 +20,13 @@ import tempfile
 import time
 import traceback
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.results import Reply
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold import park
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import Identity, read_identity
 
-READY, RESTORE_TID, STATE, VIOLATIONS, CREATED, CREATED_SUM, BUSY, PID, READS = range(9)
+READY, RESTORE_TID, STATE, VIOLATIONS, CREATED, CREATED_SUM, BUSY, PID, READS, GATE = range(10)
 HANDLED, HANDLED_BY, COUNTERS, SLOTS = 64, 192, 1024, 4096
 RUNNING, LOCKED, CHECKPOINTED = 0, 1, 2
 
@@ -117,7 +118,9 @@ class FakeCall:
 class Target:
     """`options` as in target.c. argv: a program that starts it. pid_is_ours: it sees its PID as we do."""
 
-    def __init__(self, threads: int = 4, *options: object, argv: Tuple[str, ...] = (), pid_is_ours: bool = True) -> None:
+    def __init__(
+        self, threads: int = 4, *options: object, argv: Tuple[str, ...] = (), pid_is_ours: bool = True
+    ) -> None:
         fd, self.path = tempfile.mkstemp(dir=str(scratch()))
         os.ftruncate(fd, SLOTS * 8)
         os.chmod(self.path, 0o666)
@@ -169,6 +172,20 @@ class Target:
     def set_slot(self, number: int, value: int) -> None:
         struct.pack_into("Q", self._memory, number * 8, value)
 
+    @contextlib.contextmanager
+    def gate_shut(self) -> Iterator[None]:
+        """Checkpoint and restore do not come to their end meanwhile."""
+        self.set_slot(GATE, 0)
+        try:
+            yield
+        finally:
+            self.set_slot(GATE, 1)
+
+    def await_work(self) -> None:
+        """The restore thread is in the middle of it."""
+        before = self.slot(BUSY)
+        until(lambda: self.slot(BUSY) > before + 2, "the restore thread works")
+
     def counters(self) -> List[int]:
         return list(struct.unpack_from(f"{max(self.threads, 64)}Q", self._memory, COUNTERS * 8))
 
@@ -210,7 +227,10 @@ class Target:
     def assert_runs(self) -> None:
         """Every thread counts on, nobody is attached, nothing is blocked that was not before."""
         before = self.counters()[: self.threads]
-        until(lambda: all(a > b for a, b in zip(self.counters(), before)), f"every thread counts on: {states(self.pid)}")
+        until(
+            lambda: all(self.counters()[n] > count for n, count in enumerate(before)),
+            f"every thread counts on: {states(self.pid)}",
+        )
         assert int(status(self.pid, "TracerPid")) == 0
         assert not [state for state in states(self.pid).values() if state in "Tt"]
         assert self.slot(VIOLATIONS) == 0

@@ -23,7 +23,7 @@
 #include <unistd.h>
 
 enum { CHECKPOINTED = 2, SLOTS = 4096, COUNTERS = 1024, HANDLED = 64, HANDLED_BY = 192 };
-enum { READY, RESTORE_TID, STATE, VIOLATIONS, CREATED, CREATED_SUM, BUSY, PID, READS };
+enum { READY, RESTORE_TID, STATE, VIOLATIONS, CREATED, CREATED_SUM, BUSY, PID, READS, GATE };
 
 static volatile uint64_t *shared;
 static int counting, other_mask;
@@ -84,12 +84,8 @@ static void handler(int number) {
     shared[HANDLED_BY + number] = (uint64_t)gettid();
 }
 
-/* In small pieces of work and sleep, so that there is always a place to be interrupted. */
-static void copy(long ms) {
-    struct timespec now, end;
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    end.tv_sec += ms / 1000;
-    end.tv_nsec += ms % 1000 * 1000000;
+/* In small pieces of work and sleep, so that there is always a place to be interrupted; until the gate is open. */
+static void copy(long pieces) {
     do {
         add(BUSY, 1);
         if (other_mask) {
@@ -100,8 +96,7 @@ static void copy(long ms) {
             ppoll(NULL, 0, &a_moment, &none);
         } else
             sleep_ms(1);
-        clock_gettime(CLOCK_MONOTONIC, &now);
-    } while (now.tv_sec < end.tv_sec || (now.tv_sec == end.tv_sec && now.tv_nsec < end.tv_nsec));
+    } while (--pieces > 0 || !shared[GATE]);
 }
 
 static void start_threads(int many, int forever) {
@@ -158,6 +153,7 @@ int main(int argc, char **argv) {
     int file = open(argv[1], O_RDWR), leave = 0, alone = 0;
     shared = mmap(NULL, SLOTS * sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (shared == MAP_FAILED || nice(5) < -1) return 70;
+    shared[GATE] = 1;
     shared[PID] = (uint64_t)getpid();
     counting = atoi(argv[2]);
     for (int i = 0; i < counting; ++i) start(count, COUNTERS + i);

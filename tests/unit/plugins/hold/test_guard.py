@@ -9,24 +9,16 @@ import os
 import resource
 import signal
 import time
-from pathlib import Path
-from typing import Any, Callable, Dict, Optional
-
-import pytest
+from typing import Any, Callable, Dict
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold import park
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.guard import guard
 from tests.unit.plugins.hold.helpers import (
-    HANDLED,
     Holder,
     Target,
     bring_back,
     held,
     resume,
-    states,
-    status,
-    suspend,
-    until,
 )
 
 

@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Tuple
 
 import pytest
 
@@ -19,13 +19,12 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.errors i
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.hold import Hold
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import Identity
 from tests.unit.plugins.hold.helpers import (
-    BUSY,
     CHECKPOINTED,
     CREATED,
     CREATED_SUM,
+    GATE,
     HANDLED,
     HANDLED_BY,
-    LOCKED,
     RESTORE_TID,
     STATE,
     Failed,
@@ -92,7 +91,8 @@ def test_steps_and_masks_are_told_before_they_happen() -> None:
         mask: List[str] = []
 
         def step(name: str) -> None:
-            stopped = "R" not in states(target.pid).values()
+            others = {tid: state for tid, state in states(target.pid).items() if tid != target.slot(RESTORE_TID)}
+            stopped = set(others.values()) <= {"T", "t"}
             told.append((name, stopped, blocked(target), ",".join(mask)))
 
         _reply, hold = park.suspend(target.target, target.call("c", 5), step, mask=mask.append)
@@ -158,19 +158,20 @@ def test_no_answer_within_the_time_is_no_end_of_the_call() -> None:
         calls: List[FakeCall] = []
 
         def start() -> FakeCall:
-            calls.append(target.call("c", 300)())
+            calls.append(target.call("c")())
             return calls[-1]
 
         reply, hold = park.suspend(target.target, start, deadlines=park.Deadlines(call=0.05))
         running = hold.running
-        tell(target.slot(BUSY))
+        tell("late")
         again = hold.run(calls[0], math.inf)
         park.let_go(hold, run=False)
         return reply, again, running
 
-    with Target(4) as target, Holder(work) as holder:
-        busy = holder.next()
-        until(lambda: target.slot(BUSY) > busy, "the restore thread works on")
+    with Target(4) as target, target.gate_shut(), Holder(work) as holder:
+        assert holder.next() == "late"
+        target.await_work()
+        target.set_slot(GATE, 1)
         reply, again, running = holder.result()
         assert (reply, running) == (None, True)
         assert again.ok and again.state == "checkpointed"
@@ -240,7 +241,7 @@ def test_a_user_without_rights_is_told_so_and_nothing_changes() -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
 def test_the_owner_may_without_root() -> None:
-    with Target(4, argv=("setpriv", "--reuid=65534", "--clear-groups")) as target:
+    with Target(4, argv=("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")) as target:
         held(lambda: suspend(target), uid=65534)
         target.assert_parked()
         held(lambda: resume(target), uid=65534)
@@ -276,10 +277,11 @@ def test_a_process_that_was_stopped_before_stays_stopped_where_holding_fails() -
 
 
 def test_a_restore_thread_that_is_none_of_its_threads() -> None:
+    ours = os.getpid()
     with Target(3) as target:
         with pytest.raises(Failed) as caught:
-            held(lambda: park.suspend(park.Target(target.identity, os.getpid()), target.call("c", 1)))
-        assert f"names thread {os.getpid()} as its restore thread" in caught.value.text
+            held(lambda: park.suspend(park.Target(target.identity, ours), target.call("c", 1)))
+        assert f"names thread {ours} as its restore thread" in caught.value.text
         target.assert_runs()
 
 
@@ -346,7 +348,9 @@ def test_the_first_process_of_a_container() -> None:
         ]
         assert status(inner, "NSpid").split() == [str(inner), "1"]
         target.pid = inner
-        restore = next(tid for tid in states(inner) if status(inner, "NSpid", tid).split()[1] == str(target.slot(RESTORE_TID)))
+        restore = next(
+            tid for tid in states(inner) if status(inner, "NSpid", tid).split()[1] == str(target.slot(RESTORE_TID))
+        )
         target.set_slot(RESTORE_TID, restore)
         held(lambda: suspend(target))
         target.assert_parked()
@@ -362,7 +366,7 @@ def test_handlers_do_not_run_before_the_gpu_memory_is_back(options: Tuple[str, .
     numbers = (signal.SIGUSR1, signal.SIGTERM, signal.SIGHUP, signal.SIGCONT, signal.SIGRTMIN + 1)
 
     def work(tell: Callable[[Any], None]) -> Tuple[str, ...]:
-        _reply, hold = park.suspend(target.target, target.call("c", 150))
+        _reply, hold = park.suspend(target.target, target.call("c"))
         tell("suspended")
         _replies, hold = park.resume(target.target, [("restore", target.call("r", 60))], hold=hold)
         tell("restored")
@@ -371,10 +375,12 @@ def test_handlers_do_not_run_before_the_gpu_memory_is_back(options: Tuple[str, .
         park.let_go(hold, run=True)
         return pending
 
-    with Target(4, *options) as target, Holder(work) as holder:
-        until(lambda: target.slot(BUSY) > 5, "the checkpoint is on its way")
+    with Target(4, *options) as target, target.gate_shut(), Holder(work) as holder:
+        target.await_work()
         for number in numbers:
             os.kill(target.pid, number)
+        target.await_work()
+        target.set_slot(GATE, 1)
         assert holder.next() == "suspended"
         assert [target.slot(HANDLED + number) for number in numbers] == [0] * 5
         assert holder.next() == "restored"
@@ -389,9 +395,11 @@ def test_a_signal_for_the_restore_thread_itself_stays_one() -> None:
     from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold import ptrace
 
     with Target(4, "handlers", "ppoll") as target:
-        with Holder(lambda tell: suspend_slowly(target)) as holder:
-            until(lambda: target.slot(BUSY) > 5, "the checkpoint is on its way")
+        with target.gate_shut(), Holder(lambda tell: suspend(target)) as holder:
+            target.await_work()
             ptrace.signal_thread(target.pid, target.slot(RESTORE_TID), signal.SIGUSR2)
+            target.await_work()
+            target.set_slot(GATE, 1)
             holder.result()
         assert target.slot(HANDLED + signal.SIGUSR2) == 0
         held(lambda: resume(target))
@@ -399,17 +407,14 @@ def test_a_signal_for_the_restore_thread_itself_stays_one() -> None:
         assert target.slot(HANDLED_BY + signal.SIGUSR2) == target.slot(RESTORE_TID)
 
 
-def suspend_slowly(target: Target) -> None:
-    _reply, hold = park.suspend(target.target, target.call("c", 150))
-    park.let_go(hold, run=False)
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_deadly_signal_waits_until_it_is_resumed(number: int) -> None:
     with Target(4) as target:
-        with Holder(lambda tell: suspend_slowly(target)) as holder:
-            until(lambda: target.slot(BUSY) > 5, "the checkpoint is on its way")
+        with target.gate_shut(), Holder(lambda tell: suspend(target)) as holder:
+            target.await_work()
             os.kill(target.pid, number)
+            target.await_work()
+            target.set_slot(GATE, 1)
             holder.result()
         target.assert_parked()
         assert target.slot(STATE) == CHECKPOINTED
@@ -418,12 +423,13 @@ def test_a_deadly_signal_waits_until_it_is_resumed(number: int) -> None:
 
 
 def test_continues_during_the_checkpoint_change_nothing() -> None:
-    with Target(30) as target, Holder(lambda tell: suspend_slowly(target)) as holder:
-        until(lambda: target.slot(BUSY) > 5, "the checkpoint is on its way")
+    with Target(30) as target, target.gate_shut(), Holder(lambda tell: suspend(target)) as holder:
+        target.await_work()
         before = target.counters()
         for _number in range(200):
             os.kill(target.pid, signal.SIGCONT)
             time.sleep(0.0003)
+        target.set_slot(GATE, 1)
         holder.result()
         assert target.counters() == before
         target.assert_parked()
@@ -497,7 +503,7 @@ def test_a_process_that_has_ended_or_is_another_one() -> None:
 
 @pytest.mark.parametrize("failing", park.SUSPEND_STEPS)
 def test_a_journal_that_fails(failing: str) -> None:
-    """Before the checkpoint everything is as before; after it the process stays stopped, whoever comes next resumes it."""
+    """Before the checkpoint everything is as before; after it the process stays stopped, for whoever comes next."""
 
     def step(name: str) -> None:
         if name == failing:
@@ -610,8 +616,8 @@ def test_adopting_does_not_continue_what_it_can_not_stop() -> None:
 def test_the_same_hold_goes_all_the_way() -> None:
     """Rolled back at once: no gap between suspend, question and resume."""
 
-    def work() -> List[str]:
-        answers = []
+    def work() -> List[Optional[str]]:
+        answers: List[Optional[str]] = []
         _reply, hold = park.suspend(target.target, target.call("c", 1))
         for _round in range(3):
             answers.append(park.ask(hold, target.call("q")).state)  # type: ignore[union-attr]

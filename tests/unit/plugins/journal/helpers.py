@@ -45,7 +45,7 @@ def begin(journal: Journal, pid: int = 12, run_id: str = "run", step: str = "loc
     )
 
 
-def fork(work: Callable[[], None]) -> int:
+def fork(work: Callable[[], object]) -> int:
     """A child that does the work and exits with 0, or with 1 and a traceback."""
     pid = os.fork()
     if pid:

@@ -6,6 +6,7 @@
 import os
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -253,15 +254,16 @@ def test_many_real_processes_of_which_some_are_killed(tmp_path: Path) -> None:
             pages.acquire(me(), "auto")
             assert Words(file).read() == "always"
             os.write(write, b"x")
+            os.close(write)
             if index % 2:
                 time.sleep(600)
             assert Words(file).read() == "always"
             pages.release(me())
 
-    children = [fork(lambda index=index: suspend(index)) for index in range(8)]  # type: ignore[misc]
-    begun = b""
-    while len(begun) < 8:
-        begun += os.read(read, 8)
+    children = [fork(partial(suspend, index)) for index in range(8)]
+    os.close(write)
+    with os.fdopen(read, "rb") as said:
+        assert said.read() == b"x" * 8
     assert [wait(child) for child in children[::2]] == [0] * 4
     assert Words(file).read() == "always"
     for child in children[1::2]:
@@ -270,5 +272,3 @@ def test_many_real_processes_of_which_some_are_killed(tmp_path: Path) -> None:
         assert len(HugePages(journal, Words(file)).mend()) == 1
         assert Words(file).read() == "madvise"
         assert journal.file.read("SELECT * FROM settings") == () == journal.file.read("SELECT * FROM setting_users")
-    os.close(read)
-    os.close(write)

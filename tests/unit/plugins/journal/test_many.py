@@ -7,6 +7,7 @@ import gc
 import os
 import random
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ def work(path: str, pid: int, rounds: int) -> None:
             operation = begin(journal, pid)
             for step in STEPS[1:]:
                 journal.step(operation.id, step, signal_mask=step)
-            journal.finish(operation.id, "done", "", {step: 0.5 for step in STEPS})
+            journal.finish(operation.id, "done", "", dict.fromkeys(STEPS, 0.5))
 
 
 def check_whole(path: str) -> Journal:
@@ -39,7 +40,7 @@ def check_whole(path: str) -> Journal:
 
 
 def test_sixteen_processes_that_make_it_and_write_at_once(path: str) -> None:
-    children = [fork(lambda pid=pid: work(path, pid, 5)) for pid in range(100, 116)]  # type: ignore[misc]
+    children = [fork(partial(work, path, pid, 5)) for pid in range(100, 116)]
     assert [wait(child) for child in children] == [0] * 16
     with check_whole(path) as journal:
         assert len(journal.history("park", limit=1000)) == 80
@@ -80,7 +81,7 @@ def test_killed_at_any_moment_nothing_that_was_written_is_lost(path: str) -> Non
     moments = random.Random(7)
     for _ in range(12):
         read, write = os.pipe()
-        children = [fork(lambda pid=pid: acknowledge(path, pid, write)) for pid in (100, 101)]  # type: ignore[misc]
+        children = [fork(partial(acknowledge, path, pid, write)) for pid in (100, 101)]
         os.close(write)
         with os.fdopen(read) as said:
             first = said.readline()
@@ -112,6 +113,7 @@ def test_killed_while_it_writes_nobody_else_waits(path: str) -> None:
                 time.sleep(600)
 
         child = fork(hold)
+        os.close(write)
         assert os.read(read, 1) == b"x"
         kill(child)
         start = time.monotonic()
@@ -119,7 +121,6 @@ def test_killed_while_it_writes_nobody_else_waits(path: str) -> None:
         assert time.monotonic() - start < 5
         assert journal.get(operation.id).message == ""
         os.close(read)
-        os.close(write)
 
 
 def test_killed_while_it_makes_the_journal(path: str) -> None:
@@ -141,7 +142,7 @@ def test_it_goes_through_a_fork(path: str) -> None:
                 journal.step(operations[index].id, str(number))
             gc.collect()
 
-        children = [fork(lambda index=index: go_on(index)) for index in range(7)]  # type: ignore[misc]
+        children = [fork(partial(go_on, index)) for index in range(7)]
         go_on(7)
         assert [wait(child) for child in children] == [0] * 7
         for operation in operations:

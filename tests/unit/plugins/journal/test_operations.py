@@ -57,6 +57,7 @@ def test_every_field_that_can_change_does(journal: Journal) -> None:
         "restore_tid": 13,
         "signal_mask": "00000000",
         "stopped_by": "us",
+        "refused": 801,
         "backend": "cli",
         "message": "words",
         "device_bytes": {"GPU-c": 9},
@@ -155,6 +156,19 @@ def test_of_two_steps_of_one_name_the_last_is_the_measured_one(journal: Journal)
     (record,) = journal.history("settle")
     # The clock ticks once for each call: begin, settle, settle.
     assert record.at == 1003.0
+
+
+def test_a_refused_checkpoint_is_remembered_as_long_as_the_process_may_live(journal: Journal, clock: Clock) -> None:
+    operation = begin(journal, pid=12)
+    assert journal.refused(identity(12)) is None
+    journal.finish(operation.id, "undone", refused=801)
+    journal.finish(begin(journal, pid=12).id, "undone", refused=999)
+    clock.now += _journal.KEPT_SECONDS + 10
+    begin(journal, pid=12)
+    assert journal.refused(identity(12)) == 801
+    assert journal.refused(identity(12, start_ticks=4712)) is None
+    begin(journal, pid=13, boot_id="after the reboot")
+    assert journal.refused(identity(12)) is None
 
 
 def test_a_run_is_found_by_its_name(journal: Journal) -> None:

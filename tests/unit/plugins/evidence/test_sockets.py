@@ -1,0 +1,126 @@
+# Copyright (c) 2026, gpufleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Tables of sockets, and who is connected to whom."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+
+import pytest
+
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _peers, _sockets
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._sockets import TcpSocket
+
+UNIX = """\
+Num       RefCount Protocol Flags    Type St Inode Path
+0000000000000000: 00000002 00000000 00010000 0001 01 29709 @cuda-uvmfd-4026531836-590@
+0000000000000000: 00000003 00000000 00000000 0001 03 29710 /run/my dir/control
+0000000000000000: 00000003 00000000 00000000 0005 03 29711
+"""
+TCP = """\
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:9C40 0200000A:C350 01 00000000:00000000 00:00000000 00000000     0        0 777
+   1: 00000000:0016 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 778
+"""
+TCP6 = """\
+  sl  local_address                         remote_address                        st ...
+   0: 0000000000000000FFFF00000100000A:1F90 0000000000000000FFFF00000200000A:C351 01 0:0 0:0 0 0 0 779
+"""
+
+
+def test_unix_names() -> None:
+    assert _sockets.parse_unix(UNIX) == {29709: "@cuda-uvmfd-4026531836-590", 29710: "/run/my dir/control", 29711: ""}
+
+
+def test_tcp() -> None:
+    first, second = _sockets.parse_tcp(TCP)
+    assert first == TcpSocket(777, _sockets.ESTABLISHED, ("127.0.0.1", 40000), ("10.0.0.2", 50000))
+    assert second == TcpSocket(778, _sockets.LISTEN, ("0.0.0.0", 22), ("0.0.0.0", 0))
+
+
+def test_tcp6_gives_mapped_addresses_as_ipv4() -> None:
+    (found,) = _sockets.parse_tcp(TCP6)
+    assert found.local == ("10.0.0.1", 8080) and found.remote == ("10.0.0.2", 50001)
+    assert _sockets.parse_end("B80D0120000000000000000001000000:0016") == ("2001:db8::1", 22)
+
+
+def message(inode: int, peer: int) -> bytes:
+    body = struct.pack("=BBBBIII", socket.AF_UNIX, 1, 1, 0, inode, 0, 0) + struct.pack("=HHI", 8, 2, peer)
+    return struct.pack("=IHHII", 16 + len(body), 20, 2, 1, 0) + body
+
+
+def test_peers_out_of_the_kernels_messages() -> None:
+    done = struct.pack("=IHHIIi", 20, 3, 2, 1, 0, 0)
+    assert _sockets.parse_unix_peers(message(5, 6) + message(6, 5)) == ({5: 6, 6: 5}, False)
+    assert _sockets.parse_unix_peers(message(7, 8) + done) == ({7: 8}, True)
+    with pytest.raises(OSError) as caught:
+        _sockets.parse_unix_peers(struct.pack("=IHHIIi", 20, 2, 0, 1, 0, -errno.ENOENT))
+    assert caught.value.errno == errno.ENOENT
+
+
+def test_peers_of_this_machine() -> None:
+    found = _sockets.read_unix_peers()
+    if found is None:
+        pytest.skip("this kernel does not tell the peers of unix sockets")
+    one, other = socket.socketpair()
+    with one, other:
+        found = _sockets.read_unix_peers() or {}
+        inodes = [os.fstat(end.fileno()).st_ino for end in (one, other)]
+        assert found[inodes[0]] == inodes[1] and found[inodes[1]] == inodes[0]
+
+
+def table(namespace: str, *sockets: TcpSocket, peers: "dict[int, int] | None" = None) -> _sockets.Table:
+    return _sockets.Table(namespace, {1: "", 2: "/run/mps/control"}, {one.inode: one for one in sockets}, peers)
+
+
+def link(inode: int, local: _sockets.End, remote: _sockets.End, state: int = _sockets.ESTABLISHED) -> TcpSocket:
+    return TcpSocket(inode, state, local, remote)
+
+
+A, B = ("127.0.0.1", 40001), ("127.0.0.1", 40002)
+
+
+def test_loopback_is_each_network_namespaces_own() -> None:
+    here = table("1", link(10, A, B), link(11, B, A))
+    there = table("2", link(20, A, B))
+    found = _peers.find_peers(
+        [
+            _peers.Holder(100, "a", (10,), here),
+            _peers.Holder(101, "b", (11,), here),
+            _peers.Holder(102, "c", (20,), there),
+        ]
+    )
+    assert found[100].tcp == (101,) and found[101].tcp == (100,)
+    assert found[102].tcp == () and found[102].remote == ()
+
+
+def test_other_namespace_by_its_address_and_other_host() -> None:
+    one, other, far = ("10.1.0.1", 41000), ("10.1.0.2", 42000), ("10.9.9.9", 43000)
+    found = _peers.find_peers(
+        [
+            _peers.Holder(100, "a", (10, 12, 13), table("1", link(10, one, other), link(12, one, far))),
+            _peers.Holder(101, "b", (20,), table("2", link(20, other, one))),
+        ]
+    )
+    assert found[100].tcp == (101,) and found[101].tcp == (100,)
+    assert found[100].remote == ("41000 10.9.9.9:43000",) and found[101].remote == ()
+
+
+def test_connected_to_itself_and_listening_is_nobody() -> None:
+    own = table("1", link(10, A, B), link(11, B, A), link(12, A, ("0.0.0.0", 0), _sockets.LISTEN))
+    found = _peers.find_peers([_peers.Holder(100, "a", (10, 11, 12), own)])
+    assert found[100].tcp == () and found[100].remote == ()
+
+
+def test_unix_peers_and_their_names() -> None:
+    shared = table("1", peers={1: 2, 2: 1})
+    found = _peers.find_peers([_peers.Holder(100, "client", (1,), shared), _peers.Holder(101, "mps", (2,), shared)])
+    assert found[100].unix == ((101, "mps"),) and found[100].unix_names == ("/run/mps/control",)
+    assert found[101].unix == ((100, "client"),) and found[101].unix_names == ()
+    unknown = _peers.find_peers([_peers.Holder(100, "client", (1,), table("1"))])
+    assert unknown[100].unix is None and unknown[100].unix_names is None
+    assert _peers.find_peers([_peers.Holder(100, "client", (1,), None)])[100] == _peers.UNKNOWN
