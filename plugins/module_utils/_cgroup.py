@@ -236,6 +236,11 @@ class Cgroups:
         return "frozen 1" in (events or "").splitlines() or (wanted or "").strip() == "1"
 
 
+def own_group(pid: int, start_ticks: int) -> str:
+    """Name of the group that this collection puts around a parked process to freeze it."""
+    return f"gpufleet-checkpoint-{pid}-{start_ticks}"
+
+
 def frozen(groups: Tuple[CgroupSnapshot, ...]) -> Optional[bool]:
     """Is a process in these groups frozen by one of them; None: one that matters could not be read."""
     if any(group.frozen for group in groups):

@@ -151,8 +151,10 @@ class Engine:
         if outcome.ok:
             stopped = "us" if command.do == "probe" else "other" if subject.kind == _plan.STOPPED else ""
             subject.saw(_plan.View(outcome.state, stopped))
-            if command.do == "probe":
-                step = subject.operation.step if subject.operation is not None else "?"
+            if command.do == "probe" and subject.operation is None:
+                subject.notes.append("it was suspended and stopped by somebody else; taken over")
+            elif command.do == "probe" and subject.operation is not None:
+                step = subject.operation.step
                 subject.notes.append(f"a worker had ended in the middle of it (step {step}); carried on from there")
             return
         subject.failure = outcome
@@ -170,7 +172,7 @@ class Engine:
         blocking: List[Finding] = []
         for subject in self.subjects:
             blocking.extend(self._own_findings(subject))
-        planned = [subject for subject in self.subjects if subject.view.state in _plan.RANK]
+        planned = [one for one in self.subjects if one.view.state in _plan.RANK and one.kind != _plan.UNOWNED]
         for subject in planned:
             subject.plan = _plan.steps(
                 subject.view, options.goal, options.park and self._backend.can_hold, options.guard != "none"
@@ -238,8 +240,6 @@ class Engine:
         refused: List[Subject] = []
         for subject in towards:
             blocking = self._note(self._survey.evaluate("resume", [subject], self._pairs, promised))
-            if subject.device_bytes is None:
-                blocking += self._note([_findings.unrecorded(subject, "vram_short" in self._options.allow)])
             if blocking:
                 refused.append(subject)
                 refusals.extend(blocking)

@@ -59,21 +59,6 @@ def unowned(subject: Subject) -> Finding:
     )
 
 
-def unrecorded(subject: Subject, allowed: bool) -> Finding:
-    return Finding(
-        id="vram_short",
-        severity="warning" if allowed else "blocking",
-        subject=subject.name,
-        evidence="how much memory it held on which GPU was not recorded when it was suspended",
-        reason="A restore without enough free GPU memory loses the process: the driver refuses it for ever afterwards",
-        remedy="Make sure that its GPUs are empty enough (its anonymous memory is an upper limit: "
-        f"{subject.process.rss_anon_bytes / (1 << 30):.1f} GiB)",
-        option="vram_short",
-        reference=f"{DOCS}#vram_short",
-        pid=subject.pid,
-    )
-
-
 def unparked(subject: Subject, allowed: bool) -> Finding:
     return Finding(
         id="unparked",

@@ -84,6 +84,8 @@ class Survey:
             subject.saw(_plan.View("checkpointed", operation.stopped_by or "us", guarded))
             subject.guard = operation.guard if guarded else "none"
             subject.guard_pid = operation.worker.pid if guarded and operation.worker is not None else None
+        elif kind == _plan.UNOWNED:
+            subject.saw(_plan.View("checkpointed", "other"))
         elif kind == _plan.RUNAWAY:
             subject.saw(_plan.View("checkpointed"))
             subject.notes.append(

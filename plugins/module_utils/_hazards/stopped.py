@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Optional
 
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cgroup import CgroupSnapshot, own_group
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.finding import WARNING, Finding
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazard import (
     ACTIONS,
@@ -20,6 +21,12 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process impor
 _HANGS = "Every driver call on it would hang for as long as that lasts, whatever the timeout of the lock"
 
 
+def is_own_freezer(group: CgroupSnapshot, process: ProcessSnapshot) -> bool:
+    """The group that the guard "cgroup" puts around a parked process."""
+    name = group.path.rpartition("/")[2]
+    return group.version == 2 and name == own_group(process.pid, process.identity.start_ticks)
+
+
 class StoppedOrFrozen(ProcessHazard):
     """Measured: conformance cases stopped/* and frozen/*. What our own worker stopped is no hazard."""
 
@@ -28,9 +35,12 @@ class StoppedOrFrozen(ProcessHazard):
     option = "stopped"
 
     def detect(self, context: Context, process: ProcessSnapshot) -> Optional[Finding]:
-        if process.frozen:
-            return self._frozen(process)
-        if process.pid in context.parked_by_us:
+        ours = process.pid in context.parked_by_us
+        frozen = [group for group in process.cgroups if group.frozen]
+        foreign = [group for group in frozen if not (ours and is_own_freezer(group, process))]
+        if foreign or (process.frozen and not frozen):
+            return self._frozen(process, foreign[0] if foreign else None)
+        if ours:
             return None
         if process.state == "T":
             return self.finding(
@@ -53,17 +63,15 @@ class StoppedOrFrozen(ProcessHazard):
             )
         return None
 
-    def _frozen(self, process: ProcessSnapshot) -> Finding:
-        where = next(group for group in process.cgroups if group.frozen)
-        thaw = "cgroup.freeze" if where.version == 2 else "freezer.state"
-        return self.finding(
-            name_of(process),
-            f"its control group {where.path} is frozen",
-            _HANGS,
-            f"Have it thawed ({thaw} in {where.directory}) by what froze it (a container runtime, a scheduler)",
-            process.pid,
-            option="",
-        )
+    def _frozen(self, process: ProcessSnapshot, where: Optional[CgroupSnapshot]) -> Finding:
+        if where is None:
+            evidence = "it is frozen, by a control group that can't be seen here (it waits in the kernel's freezer)"
+            remedy = "Have it thawed by what froze it (a container runtime, a scheduler)"
+        else:
+            file = "cgroup.freeze" if where.version == 2 else "freezer.state"
+            evidence = f"its control group {where.path} is frozen"
+            remedy = f"Have it thawed ({file} in {where.directory}) by what froze it (a container runtime, a scheduler)"
+        return self.finding(name_of(process), evidence, _HANGS, remedy, process.pid, option="")
 
 
 class Traced(ProcessHazard):

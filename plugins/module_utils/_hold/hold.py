@@ -107,9 +107,10 @@ class Hold:
 
     # Stop
 
-    def stop(self, deadline: float, undo: bool = True) -> None:
+    def stop(self, deadline: float, undo: bool = True, frozen: bool = False) -> None:
         """SIGSTOP, and wait until no thread moves. HoldError past the deadline, naming the thread. undo: then continue
-        it, unless it was stopped before."""
+        it, unless it was stopped before. frozen: by the freezer: no thread moves, nor takes the signal before it is
+        thawed."""
         self._check_owner()
         tid, by = process.foreign_tracer(self.pid)
         if by:
@@ -121,6 +122,8 @@ class Hold:
         if all(state == "T" for state in states.values()):
             return
         self._handle.send(signal.SIGSTOP)
+        if frozen:
+            return
         pause = _Pause(deadline)
         again = time.monotonic() + 0.1
         while True:
@@ -454,13 +457,15 @@ class Hold:
     # Tracees
 
     def _sentinel(self) -> int:
-        """The thread that tells when the process is continued, and by which it is stopped again. Another one than the
-        restore thread, if there is one: that may be deep in the kernel just then."""
-        for tid in sorted(self._held):
-            if tid != self.restore_tid and tid not in self.created:
+        """The thread that tells when the process is continued, and by which it is stopped again. Not the restore
+        thread, if there is another: it may be deep in the kernel just then. Rather not the first: its end is told last.
+        """
+        for tid in sorted(self._held, reverse=True):
+            if tid not in (self.restore_tid, self.pid) and tid not in self.created:
                 return tid
-        if self.restore_tid in self._held and self.restore_tid is not None:
-            return self.restore_tid
+        for last in (self.pid, self.restore_tid):
+            if last is not None and last in self._held:
+                return last
         raise self._end("hold", None)
 
     def _look(self) -> None:
@@ -572,6 +577,9 @@ class Hold:
             status = ptrace.wait(tid)
         except ChildProcessError:
             status = ptrace.Status(0)
+        if status is None and tid == self.pid and task_state(tid, tid) in process.GONE:
+            # The first thread can't be waited for before the others are.
+            raise self._end("hold", None, certain=True)
         if status is not None and status.ended:
             by_itself = tid in self._running and not os.WIFSIGNALED(status.raw)
             self._forget(tid)

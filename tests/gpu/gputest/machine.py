@@ -69,6 +69,15 @@ def versions(python: str, site: str) -> Dict[str, str]:
     return found
 
 
+def find_nccl(python: str) -> str:
+    """The library that PyTorch brings; "" where there is none."""
+    for base in (Path(python).parent.parent, Path(python).resolve().parent.parent):
+        found = sorted(base.glob("lib/python*/site-packages/nvidia/nccl/lib/libnccl.so.2"))
+        if found:
+            return str(found[0])
+    return ""
+
+
 def collection_hash(root: Path) -> str:
     """Of what is under test."""
     digest = hashlib.sha256()

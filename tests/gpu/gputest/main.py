@@ -61,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--minute", type=float, default=60, metavar="SECONDS", help='how long "a minute" is')
     parser.add_argument("--kill-seconds", type=float, default=150, metavar="SECONDS", help="for each lane of kills")
     parser.add_argument("--deadline", type=float, default=3600, metavar="SECONDS", help="for the whole run")
-    parser.add_argument("--jobs", type=int, default=64, help="how many tests at once")
+    parser.add_argument("--jobs", type=int, default=12, help="how many tests at once (12)")
     parser.add_argument("--slots", type=int, default=os.cpu_count() or 2, help="how many frameworks start at once")
     parser.add_argument("--grow", type=int, default=0, metavar="GIB", help="host memory to use once before anything")
     parser.add_argument("--profile", choices=("gpu", "sim"), help="sizes; default: by the memory of the GPUs")
@@ -138,6 +138,9 @@ def make_spec(arguments: argparse.Namespace, home: Path) -> Spec:
         "h200", workload, "", arguments.libcuda, cli or arguments.cli, arguments.nvml, arguments.python, False, None
     )
     (home / "probe").mkdir()
+    nccl = machine.find_nccl(arguments.python)
+    if nccl:
+        os.environ.setdefault("GPUSIM_NCCL", nccl)
     host = hosts.probe(options, home / "probe")
     reading = nvml.read(arguments.nvml)
     gpus = tuple(Gpu(gpu.uuid, gpu.name, gpu.total >> 20) for gpu in reading.gpus)

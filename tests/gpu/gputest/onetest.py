@@ -63,9 +63,9 @@ def run(given: Dict[str, Any]) -> None:
         t.record["stderr"] = {one.name: one.stderr() for one in t.subjects if one.stderr()}
         t.record["left"] = {one.name: {"end": one.death(), **one.look().short()} for one in t.subjects}
     t.record.update(status=status, reason=reason)
-    t.save()
+    t.save(now=True)
     t.record["left_behind"] = t.close()
-    t.save()
+    t.save(now=True)
 
 
 def main() -> int:

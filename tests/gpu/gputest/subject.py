@@ -102,6 +102,14 @@ def _read(path: str) -> str:
         return ""
 
 
+def framework_environment(gpu: int) -> Dict[str, str]:
+    """That GPU only, and nothing of the tests' own on its path."""
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu)}
+    tests = str(SCRIPTS.parents[1])
+    left = [one for one in env.pop("PYTHONPATH", "").split(":") if one and not one.startswith(tests)]
+    return {**env, **({"PYTHONPATH": ":".join(left)} if left else {})}
+
+
 class Subject:
     """`kind`: of gpusim-workload, or a framework. `sum`: as it was before anything was done."""
 
@@ -169,7 +177,7 @@ def start(
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu), **(env or {})},
+                env={**framework_environment(gpu), **(env or {})},
                 cwd="/",
                 start_new_session=session,
             )
@@ -203,5 +211,5 @@ def start_many(
             one.load.wait_ready(spec.sizes.ready)
             return one
 
-    with locks.shared(home, gpu), concurrent.futures.ThreadPoolExecutor(len(wanted)) as pool:
+    with concurrent.futures.ThreadPoolExecutor(len(wanted)) as pool:
         return list(pool.map(lambda one: bring_up(*one), wanted))

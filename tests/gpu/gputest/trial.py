@@ -12,7 +12,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Sequence, Set, Tuple
 
 from conform import cgroup, nvml, proc
 from conform import host as hosts
@@ -49,6 +49,8 @@ class Trial:
         self._result = result
         self._began = time.monotonic()
         self._plays = 0
+        self._saved = 0.0
+        self._locked: Set[int] = set()
         self._grown = False
         self.record: Dict[str, Any] = {
             "status": "cut",
@@ -61,7 +63,11 @@ class Trial:
 
     # -- the record
 
-    def save(self) -> None:
+    def save(self, now: bool = False) -> None:
+        """At most twice a second."""
+        if not now and time.monotonic() - self._saved < 0.5:
+            return
+        self._saved = time.monotonic()
         self.record["seconds"] = round(time.monotonic() - self._began, 1)
         partial = self._result.with_name(self._result.name + ".partial")
         partial.write_text(json.dumps(self.record, default=str))
@@ -100,7 +106,8 @@ class Trial:
 
     def start(self, wanted: Sequence[Tuple[str, str]], mib: int = 0, gpu: int = 0, **how: Any) -> List[Subject]:
         """`wanted`: (name, kind). Ready, and their checksums remembered."""
-        started = subject.start_many(self.spec, self.work, list(wanted), mib or self.sizes.small, gpu, **how)
+        with self.gpu_shared(gpu):
+            started = subject.start_many(self.spec, self.work, list(wanted), mib or self.sizes.small, gpu, **how)
         self.subjects += started
         self.note("started", processes={one.name: [one.pid, one.kind] for one in started})
         self.remember(started)
@@ -211,8 +218,9 @@ class Trial:
 
     def play(self, what: str, tasks: List[Dict[str, Any]], *, check: bool = False, seconds: float = 0) -> Play:
         """ansible-playbook over these tasks; a task that fails does not end it."""
-        started = self.begin_play([{"ignore_errors": True, **one} for one in tasks], check)
-        done = started.wait(seconds or self.sizes.patience * 2)
+        with self.gpus_shared():
+            started = self.begin_play([{"ignore_errors": True, **one} for one in tasks], check)
+            done = started.wait(seconds or self.sizes.patience * 2)
         self.note(
             what,
             check=check,
@@ -240,8 +248,9 @@ class Trial:
         return {"state": state, "pids": [one.pid for one in subjects], "journal": self.spec.journal, **more}
 
     def module(self, what: str, state: str, subjects: Sequence[Subject], **more: Any) -> TaskResult:
-        begun, _mark = self.bare(self.arguments(state, subjects, **more))
-        done = begun.wait(self.sizes.patience * 2)
+        with self.gpus_shared():
+            begun, _mark = self.bare(self.arguments(state, subjects, **more))
+            done = begun.wait(self.sizes.patience * 2)
         self.note(what, status=done.status, result=judge.slim(done.result))
         return done
 
@@ -280,16 +289,34 @@ class Trial:
 
     @contextlib.contextmanager
     def gpu_shared(self, gpu: int = 0) -> Iterator[None]:
+        """Whatever takes or gives back memory of that GPU; not while somebody fills it."""
+        if gpu in self._locked:
+            yield
+            return
         with locks.shared(self.home, gpu):
+            self._locked.add(gpu)
+            try:
+                yield
+            finally:
+                self._locked.discard(gpu)
+
+    @contextlib.contextmanager
+    def gpus_shared(self) -> Iterator[None]:
+        """Of all the subjects, in the order of their numbers."""
+        with contextlib.ExitStack() as stack:
+            for gpu in sorted({int(one.load.gpu) for one in self.subjects}):
+                stack.enter_context(self.gpu_shared(gpu))
             yield
 
     @contextlib.contextmanager
     def gpu_filled(self, gpu: int, leave: int) -> Iterator[int]:
         """Another process takes all of the GPU but about `leave` MiB; yields what is free then."""
         with locks.alone(self.home, gpu):
+            self._locked.add(gpu)
             free = self.free_mib(gpu)
             mib = free - leave - self.sizes.context
             if mib < 2:
+                self._locked.discard(gpu)
                 raise NotApplicableError(f"GPU {gpu} has {free} MiB free, {leave} are to be left")
             # Not in self.subjects: its memory is nobody's, and it is gone before the test is.
             filler = subject.start(self.spec, self.work, "filler", "plain", mib, gpu)
@@ -305,6 +332,7 @@ class Trial:
                 end = time.monotonic() + 20
                 while self.free_mib(gpu) < mib // 2 and time.monotonic() < end:
                     time.sleep(0.05)
+                self._locked.discard(gpu)
 
     def group(self, controller_name: str) -> Any:
         """A control group of the test's own, with a memory limit or a freezer."""
@@ -339,7 +367,8 @@ class Trial:
             with contextlib.suppress(OSError, RuntimeError):
                 if group.controller.name == "freezer":
                     group.freeze(False)
-        complaints = sweep(self.mark, 20)
+        with self.gpus_shared():
+            complaints = sweep(self.mark, 20)
         for group in self.groups:
             try:
                 group.remove()

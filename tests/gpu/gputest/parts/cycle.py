@@ -67,8 +67,7 @@ def cycle(t: Trial, kind: str, count: int) -> None:
     subjects = t.start([(f"{kind}{number}", kind) for number in range(1, count + 1)])
     there(t, "checkpointed", subjects)
     stay_parked(t, subjects, t.spec.minute)
-    with t.gpu_shared():
-        there(t, "running", subjects)
+    there(t, "running", subjects)
     t.whole(subjects)
     t.nothing_left(subjects)
     steps = {one["do"]: one for one in t.record["steps"] if "module_seconds" in one}

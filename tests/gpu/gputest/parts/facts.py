@@ -273,8 +273,7 @@ def in_namespace(t: Trial, kind: str) -> None:
     done = t.module("suspend", "checkpointed", [one])
     t.reached("suspend", done, "checkpointed", [one], changed=True)
     t.expect(one.look().parked, "parked", seen=one.look().short())
-    with t.gpu_shared():
-        done = t.module("resume", "running", [one])
+    done = t.module("resume", "running", [one])
     t.reached("resume", done, "running", [one], changed=True)
     t.whole([one])
     t.nothing_left([one])

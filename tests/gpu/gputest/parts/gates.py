@@ -52,8 +52,7 @@ def cycle_once(t: Trial, subjects: Sequence[Subject], **more: Any) -> None:
     """Suspend and resume with nothing in the way any more: the refusal came before the first call."""
     done = t.module("suspend", "checkpointed", subjects, **more)
     t.reached("suspend", done, "checkpointed", subjects, changed=True)
-    with t.gpu_shared():
-        done = t.module("resume", "running", subjects, **more)
+    done = t.module("resume", "running", subjects, **more)
     t.reached("resume", done, "running", subjects, changed=True)
 
 
@@ -71,8 +70,7 @@ def vram_short(t: Trial) -> None:
     with t.gpu_filled(gpu, t.sizes.huge // 2):
         refused(t, "running", [one], "vram_short", pid_words(one))
         t.expect(one.look().parked, "still parked")
-    with t.gpu_shared(gpu):
-        done = t.module("resume", "running", [one])
+    done = t.module("resume", "running", [one])
     t.reached("resume", done, "running", [one], changed=True)
     t.whole([one])
     t.nothing_left([one])

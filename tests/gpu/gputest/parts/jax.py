@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import subprocess
 import time
 from typing import Any, Dict
 
 from ..registry import test
+from ..subject import Subject
 from ..trial import Trial
 from .cycle import stay_parked
 
@@ -25,8 +27,7 @@ def five_minutes(t: Trial) -> None:
         done = t.play(f"suspend {number}", [t.task("checkpointed", [one])])
         t.reached(f"suspend {number}", done.results[0], "checkpointed", [one], changed=True)
         stay_parked(t, [one], t.spec.minute)
-        with t.gpu_shared():
-            done = t.play(f"resume {number}", [t.task("running", [one])])
+        done = t.play(f"resume {number}", [t.task("running", [one])])
         t.reached(f"resume {number}", done.results[0], "running", [one], changed=True)
         t.whole([one], f"after round {number}")
     t.nothing_left([one])
@@ -37,32 +38,30 @@ def five_minutes(t: Trial) -> None:
 def alone(t: Trial) -> None:
     """The comparison: `cuda-checkpoint --toggle`, a minute, `--toggle` again; what happens is recorded, not judged."""
     subjects = t.start([(f"alone{number}", "jax") for number in range(1, ROUNDS + 1)])
-    seen: Dict[str, Dict[str, Any]] = {}
-    began = {}
-    for one in subjects:
-        done = _toggle(t, one.pid)
-        began[one.pid] = time.monotonic()
-        seen[one.name] = {"toggle": done}
-    end = time.monotonic() + t.spec.minute
-    left = list(subjects)
-    while left and time.monotonic() < end:
-        for one in list(left):
-            how = one.death()
-            if how != "alive":
-                seen[one.name].update(end=how, seconds=round(time.monotonic() - began[one.pid], 2))
-                left.remove(one)
-        time.sleep(0.02)
-    for one in left:
-        seen[one.name]["second toggle"] = _toggle(t, one.pid)
-        how = one.wait_death(8)
-        seen[one.name]["end"] = how
-        if how == "alive":
-            seen[one.name]["counts"] = one.moves()
-            seen[one.name]["checksum equal"] = one.checksum(30) == one.sum
+    with concurrent.futures.ThreadPoolExecutor(ROUNDS) as pool:
+        seen = dict(zip([one.name for one in subjects], pool.map(lambda one: _alone(t, one), subjects), strict=True))
     t.fact("processes", seen)
     died = [name for name, what in seen.items() if what["end"] != "alive"]
     ends = sorted({str(what["end"]) for what in seen.values()})
     t.say(f"suspended by cuda-checkpoint --toggle alone: {len(died)} of {ROUNDS} died ({', '.join(ends)})")
+
+
+def _alone(t: Trial, one: Subject) -> Dict[str, Any]:
+    """What becomes of one of them. seconds: from the start of the first toggle to its death."""
+    began = time.monotonic()
+    seen: Dict[str, Any] = {"toggle": _toggle(t, one.pid)}
+    while one.death() == "alive" and time.monotonic() - began < t.spec.minute:
+        time.sleep(0.02)
+    if one.death() == "alive":
+        with t.gpu_shared():
+            seen["second toggle"] = _toggle(t, one.pid)
+        one.wait_death(8)
+    seen["end"] = one.death()
+    if seen["end"] == "alive":
+        seen.update({"counts": one.moves(), "checksum equal": one.checksum(30) == one.sum})
+    else:
+        seen["seconds"] = round(time.monotonic() - began, 2)
+    return seen
 
 
 def _toggle(t: Trial, pid: int) -> Dict[str, Any]:

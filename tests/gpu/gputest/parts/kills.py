@@ -56,16 +56,12 @@ class Lane:
         """How long a call takes, and which steps the journal shows: where to aim."""
         for state in ("checkpointed", "running"):
             began = time.monotonic()
-            with self._memory(state):
-                done = self.t.module(f"{GOAL_NAMES[state]} for its time", state, self.subjects)
+            done = self.t.module(f"{GOAL_NAMES[state]} for its time", state, self.subjects)
             self.t.must(done.status == "ok", f"{state} without a kill", msg=done.message)
             self.usual[state] = time.monotonic() - began
             self.reader = memory.Reader(self.t.spec)
             self.steps[state] = self.reader.steps(self.subjects[0].pid)
         self.t.fact("steps", self.steps)
-
-    def _memory(self, state: str) -> contextlib.AbstractContextManager[None]:
-        return self.t.gpu_shared() if state == "running" else contextlib.nullcontext()
 
     def _round(self, number: int) -> bool:
         what = ("worker", "module", "worker", "playbook")[number % 4]
@@ -74,17 +70,15 @@ class Lane:
         to = "checkpointed" if number % 3 else "running"
         ok = self._again(to, first, number)
         if ok and to == "checkpointed":
-            with self.t.gpu_shared():
-                second = self._killed("running", what, number)
-                ok = self._again("running", second, number)
+            second = self._killed("running", what, number)
+            ok = self._again("running", second, number)
         ok = ok and self.t.whole(self.subjects, f"after round {number}")
         if ok:
             self.t.nothing_left(self.subjects, f"after round {number}")
         return ok
 
     def _again(self, to: str, after: str, number: int) -> bool:
-        with self._memory(to):
-            done = self.t.module(f"round {number}: {to} again", to, self.subjects)
+        done = self.t.module(f"round {number}: {to} again", to, self.subjects)
         missed = judge.not_reached(done.result, to, [one.pid for one in self.subjects])
         lost = {one.name: one.death() for one in self.subjects if one.death() != "alive"}
         self.t.expect(not lost, f"round {number}: all live after the kill in {after}", ends=lost)
@@ -93,6 +87,10 @@ class Lane:
 
     def _killed(self, state: str, what: str, number: int) -> str:
         """Begin a call and kill something of it. Returns what was hit, for the record."""
+        with self.t.gpus_shared():
+            return self._kill_in_call(state, what, number)
+
+    def _kill_in_call(self, state: str, what: str, number: int) -> str:
         assert self.reader is not None
         target = self.subjects[number % len(self.subjects)]
         goal, steps, born = GOAL_NAMES[state], self.steps[state], start_ticks(target.pid)

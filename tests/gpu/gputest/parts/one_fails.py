@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from typing import List, Sequence
+from typing import Any, Dict, List, Sequence, Tuple
 
 from .. import judge
 from ..plays import TaskResult
@@ -51,8 +51,7 @@ def lock(t: Trial) -> None:
         done = t.play(f"suspend, attempt {attempt}", [wanted]).results[0]
         if done.status == "failed":
             break
-        with t.gpu_shared():  # the lock met the moment between two kernels
-            t.module("resume", "running", subjects)
+        t.module("resume", "running", subjects)  # the lock met the moment between two kernels
     named(t, done, bad, ["lock", "NOT_READY|600"])
     as_it_began(t, done, subjects)
 
@@ -68,34 +67,61 @@ def checkpoint(t: Trial) -> None:
     as_it_began(t, done, subjects)
 
 
-@test("one-fails/restore", seconds=300)
-def restore(t: Trial) -> None:
-    """A GPU filled by another process, with the gate overridden: there is room for seven, not for the eighth."""
-    gpu = t.last_gpu
+def seven_and_one(t: Trial, gpu: int) -> Tuple[List[Subject], Subject, int]:
+    """Suspended: seven small ones and a big one; and how many MiB are room for the seven but not for the eighth."""
     small = t.start([(f"plain{number}", "plain") for number in range(1, 8)], gpu=gpu)
     bad = t.one("plain", "huge", mib=t.sizes.huge, gpu=gpu)
-    subjects = [*small, bad]
-    done = t.play("suspend", [t.task("checkpointed", subjects)]).results[0]
-    t.reached("suspend", done, "checkpointed", subjects, changed=True)
-    room = len(small) * (t.sizes.small + t.sizes.context) + t.sizes.context
-    if room >= t.sizes.huge:
+    done = t.play("suspend", [t.task("checkpointed", [*small, bad])]).results[0]
+    t.reached("suspend", done, "checkpointed", [*small, bad], changed=True)
+    room = len(small) * (t.sizes.small + t.sizes.context) + t.sizes.context + t.sizes.huge // 4
+    if room - len(small) * t.sizes.small >= t.sizes.huge:
         raise Stop(f"room for seven ({room} MiB) is room for the eighth")
-    with t.gpu_filled(gpu, room + t.sizes.huge // 4):
-        done = t.play("resume", [t.task("running", subjects, allow=["vram_short"])]).results[0]
-    named(t, done, bad, ["restore", "OUT_OF_MEMORY|2"])
+    return small, bad, room
+
+
+def seven_run(t: Trial, done: TaskResult, small: Sequence[Subject], bad: Subject) -> Dict[str, Any]:
+    """Returns the entry of the eighth."""
     t.expect(done.changed, "changed is true: seven were resumed", changed=done.changed)
     missed = judge.not_reached(done.result, "running", [one.pid for one in small])
     t.expect(not missed, "processes[].after: seven are running", missed=missed)
     entry = done.process(bad.pid)
-    error = entry.get("error") or {}
     t.expect(entry.get("after") == "checkpointed", "the eighth is still checkpointed", entry=entry)
-    t.expect(bool(error.get("remedy")), "what can still be done for it is said", error=error)
-    t.fact("the eighth", {"after": entry.get("after"), "error": error, "seen": bad.look().short()})
     t.whole(small)
     t.nothing_left(small)
-    again = t.module("resume again", "running", subjects)
+    return entry
+
+
+@test("one-fails/restore", seconds=300)
+def restore(t: Trial) -> None:
+    """A GPU filled by another process, with the gate overridden: there is room for seven, not for the eighth."""
+    gpu = t.last_gpu
+    small, bad, room = seven_and_one(t, gpu)
+    with t.gpu_filled(gpu, room):
+        done = t.play("resume", [t.task("running", [*small, bad], allow=["vram_short"])]).results[0]
+    named(t, done, bad, ["restore", "OUT_OF_MEMORY|2"])
+    entry = seven_run(t, done, small, bad)
+    error = entry.get("error") or {}
+    t.expect(bool(error.get("remedy")), "what can still be done for it is said", error=error)
+    t.fact("the eighth", {"after": entry.get("after"), "error": error, "seen": bad.look().short()})
+    again = t.module("resume again", "running", [*small, bad])
     t.expect(again.status == "failed" and not again.changed, "again: fails, and changes nothing", msg=again.message)
     t.whole(small, "after the second try")
+
+
+@test("one-fails/no-room", seconds=300)
+def no_room(t: Trial) -> None:
+    """The same with the gate: seven run, the eighth waits unharmed, and the next run brings it back."""
+    gpu = t.last_gpu
+    small, bad, room = seven_and_one(t, gpu)
+    with t.gpu_filled(gpu, room):
+        done = t.play("resume", [t.task("running", [*small, bad])]).results[0]
+        named(t, done, bad, ["free"])
+        seven_run(t, done, small, bad)
+        t.expect(bad.look().parked, "the eighth is still parked", seen=bad.look().short())
+    done = t.module("resume again", "running", [*small, bad])
+    t.reached("resume again", done, "running", [*small, bad], changed=True)
+    t.whole([*small, bad], "after the second run")
+    t.nothing_left([*small, bad])
 
 
 def _kernel_begins(t: Trial, one: Subject) -> None:

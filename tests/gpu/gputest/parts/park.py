@@ -12,13 +12,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, List
 
 from conform import hold, proc, workload
 from conform.child import Child
 
 from ..registry import test
-from ..subject import Look, Subject, cpu_ticks
+from ..subject import SCRIPTS, Look, Subject, cpu_ticks, framework_environment
 from ..trial import Stop, Trial
 
 FOREIGN = 1000
@@ -42,8 +42,7 @@ def parked(t: Trial, subjects: List[Subject]) -> None:
 
 
 def resumed(t: Trial, subjects: List[Subject]) -> None:
-    with t.gpu_shared():
-        done = t.module("resume", "running", subjects)
+    done = t.module("resume", "running", subjects)
     t.reached("resume", done, "running", subjects, changed=True)
     t.whole(subjects)
     t.nothing_left(subjects)
@@ -196,11 +195,8 @@ def _from_shell(t: Trial, how: str) -> Any:
     if t.spec.stand_ins:
         argv = [t.spec.workload, "--vram", str(t.sizes.small), "--out", str(t.work / name), "--kind", "polling"]
     else:
-        worker = Path(workload.__file__).resolve().parents[1] / "workloads" / "jax_worker.py"
-        argv = [t.spec.python, str(worker), str(t.work / name), str(t.sizes.small)]
-    env: Dict[str, str] = {**os.environ, "CUDA_VISIBLE_DEVICES": "0"}
-    if t.spec.stand_ins:
-        del env["CUDA_VISIBLE_DEVICES"]
+        argv = [t.spec.python, str(SCRIPTS / "jax_worker.py"), str(t.work / name), str(t.sizes.small)]
+    env = dict(os.environ) if t.spec.stand_ins else framework_environment(0)
     with open(t.work / f"{name}.stderr", "wb") as log, t.gpu_shared():
         shell = subprocess.Popen(
             [sys.executable, str(script), how, *argv],

@@ -11,7 +11,6 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import Context, Finding, evaluate
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import ProcessSnapshot
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._snapshot import Snapshot
 from tests.recorder.recording import Recording, load
 
 RECORDINGS = Path(__file__).resolve().parent / "recordings"
@@ -89,8 +88,18 @@ def of(found: Tuple[Finding, ...], identifier: str) -> List[Finding]:
     return [finding for finding in found if finding.id == identifier]
 
 
-def snapshot_of(taken: Recording) -> Snapshot:
-    return taken.snapshot
-
-
-__all__ = ["SETS", "SIMULATED", "blocking", "changed", "context", "evaluate", "of", "on_host", "recording", "target"]
+__all__ = [
+    "GIB",
+    "RECORDINGS",
+    "SETS",
+    "blocking",
+    "changed",
+    "context",
+    "evaluate",
+    "of",
+    "on_host",
+    "recording",
+    "target",
+    "the_only",
+    "with_gpus",
+]

@@ -82,7 +82,7 @@ TAKEN = [(where, path.stem) for where in SETS for path in sorted((RECORDINGS / w
 
 
 def seen(where: str, label: str, action: str) -> Expected:
-    """Without the warning that limits above a cgroup namespace can't be seen: that is the place's, not the process's."""
+    """Without the warning that limits above a cgroup namespace can't be seen, which is the place's."""
     taken = recording(label, where)
     return tuple(
         (finding.id, finding.severity, None if finding.pid is None else taken.targets.index(finding.pid))

@@ -282,6 +282,15 @@ class Holder:
                 raise EOFError
             self._data += data
 
+    def messages(self) -> List[Any]:
+        """Those that a holder that is gone has left."""
+        found = []
+        try:
+            while True:
+                found.append(self.next())
+        except EOFError:
+            return found
+
     def result(self) -> Any:
         """What `work` returned; what it raised is raised here as Failed."""
         while True:
@@ -304,7 +313,6 @@ class Holder:
     def wait(self) -> int:
         if self.status is None:
             self.status = os.waitpid(self.pid, 0)[1]
-            os.close(self._read)
         return self.status
 
     def __enter__(self) -> Holder:
@@ -312,6 +320,9 @@ class Holder:
 
     def __exit__(self, *exc: object) -> None:
         self.kill()
+
+    def __del__(self) -> None:
+        os.close(self._read)
 
 
 class Failed(Exception):

@@ -26,7 +26,7 @@ enum { CHECKPOINTED = 2, SLOTS = 4096, COUNTERS = 1024, HANDLED = 64, HANDLED_BY
 enum { READY, RESTORE_TID, STATE, VIOLATIONS, CREATED, CREATED_SUM, BUSY, PID, READS, GATE };
 
 static volatile uint64_t *shared;
-static int counting, other_mask;
+static int counting, other_mask, uninterruptible;
 
 static void add(int slot, uint64_t value) { __atomic_fetch_add(&shared[slot], value, __ATOMIC_SEQ_CST); }
 
@@ -94,6 +94,13 @@ static void copy(long pieces) {
             sigset_t none;
             sigemptyset(&none);
             ppoll(NULL, 0, &a_moment, &none);
+        } else if (uninterruptible) {
+            pid_t child = vfork();
+            if (!child) {
+                usleep(150000);
+                _exit(0);
+            }
+            waitpid(child, NULL, 0);
         } else
             sleep_ms(1);
     } while (--pieces > 0 || !shared[GATE]);
@@ -148,7 +155,7 @@ static void start(void *(*work)(void *), intptr_t argument) {
     if (pthread_create(&thread, &attributes, work, (void *)argument)) exit(71);
 }
 
-/* target FILE THREADS [storm N] [vfork MS] [handlers] [exit-main] [mask SIGNAL] [ppoll] [alone] */
+/* target FILE THREADS [storm N] [vfork MS] [handlers] [exit-main] [mask SIGNAL] [ppoll] [uninterruptible] [alone] */
 int main(int argc, char **argv) {
     int file = open(argv[1], O_RDWR), leave = 0, alone = 0;
     shared = mmap(NULL, SLOTS * sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -175,6 +182,8 @@ int main(int argc, char **argv) {
             pthread_sigmask(SIG_BLOCK, &set, NULL);
         } else if (!strcmp(argv[i], "ppoll"))
             other_mask = 1;
+        else if (!strcmp(argv[i], "uninterruptible"))
+            uninterruptible = 1;
         else if (!strcmp(argv[i], "exit-main"))
             leave = 1;
         else if (!strcmp(argv[i], "alone"))
