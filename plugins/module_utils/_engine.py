@@ -13,7 +13,7 @@ import os
 import socket
 import time
 from dataclasses import replace
-from typing import Callable, Dict, List, Mapping, Sequence, Tuple
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import (
     _device_map,
@@ -25,11 +25,13 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils import (
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._arguments import ArgumentError, Options
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.backend import Backend
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import GpuSnapshot, read_gpus
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import GpuSnapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import OPTIONS as HAZARD_OPTIONS
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import Finding
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazard import size
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._huge_pages import HugePages
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_reservations import Shortage
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._outcome import Command, Outcome
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._pool import Pool
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import Identity, is_alive, read_identity
@@ -63,10 +65,11 @@ class Engine:
         options: Options,
         backend: Backend,
         journal: Journal,
-        snapshot: Callable[[Sequence[int]], Snapshot] = read_snapshot,
+        gpus: Callable[[], Tuple[GpuSnapshot, ...]],
+        snapshot: Optional[Callable[[Sequence[int]], Snapshot]] = None,
         start: Callable[[_worker.Job, socket.socket], int] = _worker.start,
-        gpus: Callable[[], Sequence[GpuSnapshot]] = read_gpus,
     ) -> None:
+        """gpus: reads the GPUs as they are at the moment. snapshot, start: for tests."""
         self.options = self._options = options
         self.backend = self._backend = backend
         self.decided = False
@@ -74,7 +77,8 @@ class Engine:
         self._start = start
         self._read_gpus = gpus
         self._pool = Pool(self._start_worker)
-        self._survey = Survey(journal, options.allow, snapshot)
+        read = snapshot or (lambda pids: read_snapshot(pids, gpus=gpus))
+        self._survey = Survey(journal, read, options.allow)
         self._pairs: Tuple[Tuple[str, str], ...] = ()
         self.subjects: List[Subject] = []
         self.findings: List[Finding] = []
@@ -175,7 +179,11 @@ class Engine:
         planned = [one for one in self.subjects if one.view.state in _plan.RANK and one.kind != _plan.UNOWNED]
         for subject in planned:
             subject.plan = _plan.steps(
-                subject.view, options.goal, options.park and self._backend.can_hold, options.guard != "none"
+                subject.view,
+                options.goal,
+                options.park and self._backend.can_hold,
+                options.guard != "none",
+                self._backend.can_lock,
             )
             if "checkpoint" in subject.plan:
                 blocking.extend(self._note(self._before_checkpoint(subject)))
@@ -338,7 +346,7 @@ class Engine:
         commands: Dict[int, Command] = {}
         restored = [one for one in subjects if "restore" in one.plan and one.state == "checkpointed"]
         for subject in self._reserve(restored):
-            commands[subject.pid] = Command("resume", unlock="unlock" in subject.plan, pairs=self._pairs)
+            commands[subject.pid] = Command("resume", unlock=options.goal == "running", pairs=self._pairs)
         for subject in subjects:
             if subject in restored:
                 continue
@@ -368,7 +376,7 @@ class Engine:
         free = self._journal.reserve(wants, lambda: {gpu.uuid: gpu.free_bytes for gpu in self._read_gpus()})
         fitting: List[Subject] = []
         for subject, shortage in zip(subjects, free):
-            subject.failure = None if shortage is None else _no_room(subject, str(shortage))
+            subject.failure = None if shortage is None else _no_room(subject, shortage, self.gpus)
             if shortage is None:
                 fitting.append(subject)
         return fitting
@@ -460,19 +468,23 @@ def _refusal(subject: Subject, findings: Sequence[Finding]) -> Outcome:
         state=subject.state,
         stopped=subject.stopped,
         step="gate",
-        text=" ".join(finding.message() for finding in findings),
+        text="\n".join(finding.message() for finding in findings),
         remedy="It is still suspended and whole.",
     )
 
 
-def _no_room(subject: Subject, shortage: str) -> Outcome:
+def _no_room(subject: Subject, shortage: Shortage, gpus: Sequence[GpuSnapshot]) -> Outcome:
+    index = next((str(gpu.index) for gpu in gpus if gpu.uuid == shortage.gpu), "?")
+    free = "is not there any more" if shortage.free is None else f"has {size(shortage.free)} free"
+    others = f", {size(shortage.reserved)} of it reserved for other restores" if shortage.reserved else ""
     return Outcome(
         ok=False,
         state=subject.state,
         stopped=subject.stopped,
         step="reserve",
-        text=shortage,
-        remedy="It is still suspended and whole: make room on that GPU, and run the task again.",
+        text=f"GPU {index} ({shortage.gpu}) {free}{others}, and it needs {size(shortage.needed)}",
+        remedy="It is still suspended and whole: make room on that GPU, or wait for the other restores, and run the "
+        "task again. Override: allow: [vram_short].",
     )
 
 

@@ -45,6 +45,20 @@ def refused_before(subject: Subject, code: int, allowed: bool) -> Finding:
     )
 
 
+def traced(subject: Subject) -> Finding:
+    return Finding(
+        id="traced",
+        severity="blocking",
+        subject=subject.name,
+        evidence=f"PID {subject.process.tracer_pid}, which is no worker of ours, traces it, and it has lost its guard",
+        reason="Only one tracer can be attached to a process: it can neither be held nor resumed",
+        remedy=f"End or detach PID {subject.process.tracer_pid} (a debugger, strace), and run the task again",
+        option="",
+        reference=f"{DOCS}#traced",
+        pid=subject.pid,
+    )
+
+
 def unowned(subject: Subject) -> Finding:
     return Finding(
         id="parked_unowned",

@@ -17,7 +17,7 @@ import signal
 import time
 import traceback
 from dataclasses import asdict, dataclass
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 SECONDS = 60.0
 
@@ -102,106 +102,137 @@ def _text(value: Any) -> str:
 
 
 def collect(nvml: Any) -> Tuple[GpuSnapshot, ...]:
-    """Asks NVML in this process. `nvml`: the module pynvml, or what stands for it. Raises its NVMLError."""
-    nvml.nvmlInit()
-    try:
-        found = []
-        for index in range(nvml.nvmlDeviceGetCount()):
-            device = nvml.nvmlDeviceGetHandleByIndex(index)
-            memory = nvml.nvmlDeviceGetMemoryInfo(device)
-            mig = _optional(nvml, nvml.nvmlDeviceGetMigMode, device)
-            persistence = _optional(nvml, nvml.nvmlDeviceGetPersistenceMode, device)
-            found.append(
-                GpuSnapshot(
-                    index=index,
-                    uuid=_text(nvml.nvmlDeviceGetUUID(device)),
-                    name=_text(nvml.nvmlDeviceGetName(device)),
-                    total_bytes=int(memory.total),
-                    used_bytes=int(memory.used),
-                    free_bytes=int(memory.free),
-                    mig=bool(mig and mig[0]),
-                    persistence=None if persistence is None else bool(persistence),
-                    processes=_processes(nvml, device),
-                )
+    """Asks NVML in this process, which has initialised it. `nvml`: the module pynvml, or what stands for it. Raises its
+    NVMLError."""
+    found = []
+    for index in range(nvml.nvmlDeviceGetCount()):
+        device = nvml.nvmlDeviceGetHandleByIndex(index)
+        memory = nvml.nvmlDeviceGetMemoryInfo(device)
+        mig = _optional(nvml, nvml.nvmlDeviceGetMigMode, device)
+        persistence = _optional(nvml, nvml.nvmlDeviceGetPersistenceMode, device)
+        found.append(
+            GpuSnapshot(
+                index=index,
+                uuid=_text(nvml.nvmlDeviceGetUUID(device)),
+                name=_text(nvml.nvmlDeviceGetName(device)),
+                total_bytes=int(memory.total),
+                used_bytes=int(memory.used),
+                free_bytes=int(memory.free),
+                mig=bool(mig and mig[0]),
+                persistence=None if persistence is None else bool(persistence),
+                processes=_processes(nvml, device),
             )
-        return tuple(found)
-    finally:
-        nvml.nvmlShutdown()
+        )
+    return tuple(found)
 
 
-def _answer(nvml: Any) -> Dict[str, Any]:
+def _guarded(nvml: Any, ask: Callable[[], Dict[str, Any]]) -> Dict[str, Any]:
     try:
-        return {"gpus": [asdict(gpu) for gpu in collect(nvml)]}
+        return ask()
     except nvml.NVMLError as error:
         return {"words": str(error), "code": int(error.value)}
     except Exception:
         return {"words": traceback.format_exc(), "code": None}
 
 
-def _child(nvml: Any, pipe: int) -> None:
+def _initialise(nvml: Any) -> Dict[str, Any]:
+    nvml.nvmlInit()
+    return {}
+
+
+def _child(nvml: Any, requests: int, answers: int) -> None:
+    """Initialises NVML at once, then answers each byte with a line, until there are no more."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
-    data = json.dumps(_answer(nvml)).encode()
-    while data:
-        data = data[os.write(pipe, data) :]
-
-
-def _receive(pipe: int, end: float) -> Optional[bytes]:
-    """All that the child wrote; None when the time is over."""
-    data = b""
-    while True:
-        left = end - time.monotonic()
-        if left <= 0 or not select.select([pipe], [], [], left)[0]:
-            return None
-        piece = os.read(pipe, 65536)
-        if not piece:
-            return data
-        data += piece
+    refused = _guarded(nvml, lambda: _initialise(nvml))
+    while os.read(requests, 1):
+        answer = refused or _guarded(nvml, lambda: {"gpus": [asdict(gpu) for gpu in collect(nvml)]})
+        data = json.dumps(answer).encode() + b"\n"
+        while data:
+            data = data[os.write(answers, data) :]
 
 
 def _reap(pid: int, seconds: float) -> None:
     """A child inside the kernel may not end at once; then it is left to init."""
     end = time.monotonic() + seconds
     while os.waitpid(pid, os.WNOHANG)[0] == 0 and time.monotonic() < end:
-        time.sleep(0.005)
+        time.sleep(0.002)
 
 
-def _ask(nvml: Any, seconds: float) -> Dict[str, Any]:
-    """`_answer` of a child."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
+class GpuReader:
+    """Asks NVML as often as wanted, in a child of its own: NVML starts threads, keeps files open and may hang, none of
+    which may happen to its caller. The child initialises NVML while the caller does something else.
+
+    Raises NvmlMissing without the Python package.
+    """
+
+    def __init__(self) -> None:
         try:
-            os.close(reader)
-            _child(nvml, writer)
-        finally:
-            os._exit(0)
-    os.close(writer)
-    try:
-        data = _receive(reader, time.monotonic() + seconds)
-    finally:
-        os.close(reader)
-    if data is None:
-        os.kill(pid, signal.SIGKILL)
-        _reap(pid, 1)
-        raise NvmlError("reading the GPUs", f"no answer within {seconds:g} s")
-    _reap(pid, 5)
-    if not data:
-        raise NvmlError("reading the GPUs", "the process that asked it died")
-    answer: Dict[str, Any] = json.loads(data.decode())
-    return answer
+            nvml = importlib.import_module("pynvml")
+        except ImportError:
+            raise NvmlMissing(traceback.format_exc()) from None
+        requests, self._requests = os.pipe()
+        self._answers, answers = os.pipe()
+        self._buffer = b""
+        self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                os.close(self._requests)
+                os.close(self._answers)
+                _child(nvml, requests, answers)
+            finally:
+                os._exit(0)
+        os.close(requests)
+        os.close(answers)
+
+    def __enter__(self) -> GpuReader:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """The child ends. Safe to be called twice."""
+        if self._pid:
+            os.close(self._requests)
+            os.close(self._answers)
+            os.kill(self._pid, signal.SIGKILL)
+            _reap(self._pid, 1)
+            self._pid = 0
+
+    def read(self, seconds: float = SECONDS) -> Tuple[GpuSnapshot, ...]:
+        """Every GPU of the host as it is now, in NVML's order. seconds: how long NVML may take.
+
+        Raises NvmlError when NVML is not there, refuses, or is silent too long.
+        """
+        try:
+            os.write(self._requests, b"?")
+        except OSError:
+            self.close()
+            raise NvmlError("reading the GPUs", "the process that asked it died") from None
+        answer = json.loads(self._line(time.monotonic() + seconds, seconds).decode())
+        if "gpus" not in answer:
+            raise NvmlError("reading the GPUs", answer["words"], answer["code"])
+        return from_data(answer["gpus"])
+
+    def _line(self, end: float, seconds: float) -> bytes:
+        while True:
+            line, newline, rest = self._buffer.partition(b"\n")
+            if newline:
+                self._buffer = rest
+                return line
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([self._answers], [], [], left)[0]:
+                self.close()
+                raise NvmlError("reading the GPUs", f"no answer within {seconds:g} s")
+            piece = os.read(self._answers, 65536)
+            if not piece:
+                self.close()
+                raise NvmlError("reading the GPUs", "the process that asked it died")
+            self._buffer += piece
 
 
 def read_gpus(seconds: float = SECONDS) -> Tuple[GpuSnapshot, ...]:
-    """Every GPU of the host, in NVML's order. seconds: how long NVML may take.
-
-    Raises NvmlMissing without the Python package; NvmlError when NVML is not there, refuses, or is silent too long.
-    """
-    try:
-        nvml = importlib.import_module("pynvml")
-    except ImportError:
-        raise NvmlMissing(traceback.format_exc()) from None
-    answer = _ask(nvml, seconds)
-    if "gpus" not in answer:
-        raise NvmlError("reading the GPUs", answer["words"], answer["code"])
-    return from_data(answer["gpus"])
+    """`GpuReader.read` once. Raises NvmlMissing, NvmlError."""
+    with GpuReader() as reader:
+        return reader.read(seconds)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 from dataclasses import asdict
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _findings, _plan, _subject, _worker
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._arguments import Wanted
@@ -17,6 +17,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal impor
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._outcome import Command
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._pool import Pool
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._select import places
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._snapshot import Snapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._subject import Subject
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._survey import Survey
 
@@ -27,10 +28,12 @@ QUERY_SECONDS = 15.0
 class Inspection:
     """One run of cuda_checkpoint_info. Changes nothing."""
 
-    def __init__(self, backend: Backend, journal: Journal, journal_path: str) -> None:
+    def __init__(
+        self, backend: Backend, journal: Journal, journal_path: str, read: Callable[[Sequence[int]], Snapshot]
+    ) -> None:
         self._backend = backend
         self._journal_path = journal_path
-        self._survey = Survey(journal)
+        self._survey = Survey(journal, read)
         self._subjects: List[Subject] = []
 
     def run(

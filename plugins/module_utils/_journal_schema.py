@@ -5,6 +5,9 @@
 
 A release only ever adds a script at the end of SCRIPTS; how many of them a file has had is its PRAGMA user_version. A
 file that has had more than this release knows is refused: older code would not write what the newer one needs.
+
+Plain tables only: SQLite 3.40 takes a table WITHOUT ROWID for damaged (quick_check) when its key is not in the order of
+its columns.
 """
 
 from __future__ import annotations
@@ -49,7 +52,7 @@ SCRIPTS: Tuple[Tuple[str, ...], ...] = (
             gpu TEXT NOT NULL,
             bytes INTEGER NOT NULL,
             PRIMARY KEY (operation, gpu)
-        ) WITHOUT ROWID""",
+        )""",
         """CREATE TABLE steps (
             id INTEGER PRIMARY KEY AUTOINCREMENT,
             operation INTEGER NOT NULL REFERENCES operations (id) ON DELETE CASCADE,
@@ -67,19 +70,19 @@ SCRIPTS: Tuple[Tuple[str, ...], ...] = (
             gpu TEXT NOT NULL,
             bytes INTEGER NOT NULL,
             PRIMARY KEY (boot_id, pid, start_ticks, gpu)
-        ) WITHOUT ROWID""",
+        )""",
         """CREATE TABLE settings (
             name TEXT PRIMARY KEY,
             boot_id TEXT NOT NULL,
             before TEXT NOT NULL,
             during TEXT NOT NULL
-        ) WITHOUT ROWID""",
+        )""",
         """CREATE TABLE setting_users (
             name TEXT NOT NULL REFERENCES settings (name) ON DELETE CASCADE,
             pid INTEGER NOT NULL,
             start_ticks INTEGER NOT NULL,
             boot_id TEXT NOT NULL,
             PRIMARY KEY (name, boot_id, pid, start_ticks)
-        ) WITHOUT ROWID""",
+        )""",
     ),
 )

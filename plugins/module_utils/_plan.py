@@ -97,13 +97,18 @@ def look(evidence: Evidence, memory: Optional[Memory]) -> str:
     return ASK
 
 
-def steps(view: View, goal: str, park: bool, guard: bool) -> Tuple[str, ...]:
+def steps(view: View, goal: str, park: bool, guard: bool, can_lock: bool = True) -> Tuple[str, ...]:
     """The shortest legal path, as the steps an operator reads: probe, lock, checkpoint, park, guard, restore, unlock,
     continue.
 
     park: a process that gets suspended stays stopped. guard: a parked process gets a worker that stays attached.
-    Raises NoPathError.
+    can_lock: False where the backend makes no step of its own of lock and unlock. Raises NoPathError.
     """
+    path = _path(view, goal, park, guard)
+    return path if can_lock else tuple(step for step in path if step not in ("lock", "unlock"))
+
+
+def _path(view: View, goal: str, park: bool, guard: bool) -> Tuple[str, ...]:
     if goal not in RANK:
         raise NoPathError(f"{goal!r} is no state to be reached")
     if view.state not in RANK:

@@ -120,8 +120,9 @@ class Pool:
             ok=False,
             state="unknown",
             step=command.do,
-            text=f"no answer of the driver within {seconds:.3g} s; its worker, PID {self.workers[pid]}, waits on",
-            remedy="Run the task again: it waits for that worker, and carries on from whatever the driver finished.",
+            text=f"no answer of the driver within {seconds:.3g} s; its state is unknown",
+            remedy=f"Its worker (PID {self.workers[pid]}) goes on waiting. Run the task again: it waits for that worker, "
+            "and carries on from whatever the driver finished.",
             late=True,
         )
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Dict, Iterable, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Optional, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cgroup import CgroupSnapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import GpuSnapshot, read_gpus
@@ -40,14 +40,19 @@ class Snapshot:
         return {gpu.uuid: one.used_bytes for gpu in self.gpus for one in gpu.processes if one.pid == pid}
 
 
-def read_snapshot(pids: Iterable[int] = (), everything: bool = False) -> Snapshot:
+def read_snapshot(
+    pids: Iterable[int] = (),
+    everything: bool = False,
+    gpus: Optional[Callable[[], Tuple[GpuSnapshot, ...]]] = None,
+) -> Snapshot:
     """Reads host, GPUs, and in one pass over /proc what has CUDA or is named (`everything`: every process).
 
-    GPUs are read last: a process that NVML lists and /proc does not is new. Raises NvmlMissing, NvmlError (`_gpu`).
+    GPUs are read last: a process that NVML lists and /proc does not is new. gpus: reads them, by default `read_gpus`.
+    Raises NvmlMissing, NvmlError (`_gpu`).
     """
     host = read_host()
     processes = list_processes(pids, everything)
-    return Snapshot(host, read_gpus(), processes)
+    return Snapshot(host, (gpus or read_gpus)(), processes)
 
 
 def to_data(snapshot: Snapshot) -> Dict[str, Any]:

@@ -110,11 +110,18 @@ def describe(state: str, parked: bool) -> str:
 
 def failure_text(subject: Subject, outcome: Outcome) -> str:
     """Subject, step, what the driver said, remedy."""
+    if outcome.step == "gate":
+        return f"{outcome.text} {outcome.remedy}"
     words = [f"{subject.name}: {outcome.step or 'the step'} failed"]
     if outcome.code is not None:
         words.append(f"with {outcome.code} {NAMES.get(outcome.code, 'UNKNOWN')}")
     text = f"{' '.join(words)}: {outcome.text or 'the state that was read is ' + outcome.state}"
     return " ".join(part for part in (text.rstrip(".") + ".", outcome.remedy) if part)
+
+
+def waiting_words(name: str) -> str:
+    """Of a signal that a stopped process has been sent."""
+    return f"{name} is pending: it acts when the process runs again"
 
 
 def user_name(uid: int) -> str:

@@ -8,16 +8,17 @@ from __future__ import annotations
 import os
 from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _plan
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _findings, _plan
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._arguments import Wanted
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import GpuSnapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import Context, Finding, evaluate
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.process import pending
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._host import read_boot_id
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal, Operation
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import is_alive
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._select import select
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._snapshot import Snapshot, read_snapshot
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._subject import Subject
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._snapshot import Snapshot
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._subject import Subject, waiting_words
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._targets import check_targets, own_ancestors
 
 OURS = frozenset((_plan.PARKED, _plan.INTERRUPTED, _plan.RUNAWAY, _plan.BUSY))
@@ -29,8 +30,8 @@ class Survey:
     def __init__(
         self,
         journal: Journal,
+        read: Callable[[Sequence[int]], Snapshot],
         allow: FrozenSet[str] = frozenset(),
-        read: Callable[[Sequence[int]], Snapshot] = read_snapshot,
     ) -> None:
         self._journal = journal
         self._allow = allow
@@ -80,6 +81,8 @@ class Survey:
         subject = Subject(process, operation, kind)
         suspended = kind in (_plan.PARKED, _plan.RUNAWAY) or evidence.looks_suspended
         subject.device_bytes = _device_bytes(snapshot.gpus, operation, pid, suspended)
+        if kind in OURS and process.state in ("T", "t"):
+            subject.notes.extend(waiting_words(name) for name in pending(pid))
         if kind == _plan.PARKED and operation is not None:
             subject.saw(_plan.View("checkpointed", operation.stopped_by or "us", guarded))
             subject.guard = operation.guard if guarded else "none"
@@ -121,7 +124,15 @@ class Survey:
             uid=os.geteuid(),
             reserved=reserved,
         )
-        return evaluate(context, self._allow)
+        foreign = [_findings.traced(subject) for subject in subjects if _is_traced_by_others(subject)]
+        return (*foreign, *evaluate(context, self._allow))
+
+
+def _is_traced_by_others(subject: Subject) -> bool:
+    """Of a process that is ours: others are the hazards' business."""
+    tracer = subject.process.tracer_pid
+    worker = subject.operation.worker if subject.operation is not None else None
+    return subject.kind in OURS and tracer != 0 and (worker is None or worker.pid != tracer)
 
 
 def _memory(operation: Operation) -> _plan.Memory:

@@ -38,6 +38,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process impor
     read_process,
     restore_thread_id,
 )
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._subject import waiting_words
 
 _PR_SET_NAME = 15
 NAME = b"gpufleet-hold"
@@ -220,6 +221,8 @@ class Worker:
         except JournalError as error:
             outcome = self._not_held(command, str(error), "Mend the journal, and run the task again.")
         try:
+            if command.do == "resume":
+                self._journal.release(_self())
             self._record(command, outcome)
         except JournalError as error:
             outcome = replace(outcome, notes=(*outcome.notes, f"its outcome could not be journalled: {error}"))
@@ -533,12 +536,9 @@ class Worker:
         )
         last = replies[-1]
         state = self._read_state().state or "unknown"
-        self._journal.release(_self())
         if state == goal:
             self._step("continue")
-            waiting = self._hold.pending()
-            if waiting:
-                self._notes.append(f"signals that came while it was suspended reach it now: {', '.join(waiting)}")
+            self._notes.extend(waiting_words(name) for name in self._hold.pending())
             self._let_go(run=self._stopped != "other")
             return self._outcome(True, state)
         self._stopped = self._stopped or "us"
@@ -664,7 +664,7 @@ def _restore_remedy(reply: Optional[Reply], state: str, command: Command) -> str
         return (
             "The driver refuses every further call on a process whose restore failed like this. It is kept stopped, "
             "with its memory in host memory. A CRIU image made of it before can be restored; otherwise end it with "
-            "SIGTERM or SIGKILL and start it anew."
+            "SIGKILL (while it is stopped, no other signal reaches it) and start it anew."
         )
     if state == "checkpointed":
         return "It is still suspended and whole: run the task again."

@@ -552,7 +552,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _argume
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.backend import BackendError, choose
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._device_map import DeviceMapError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._engine import ALLOW, Engine, Failed, Refused
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import NvmlError, NvmlMissing
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import GpuReader, NvmlError, NvmlMissing
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import open_journal
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_errors import JournalError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._select import SelectError
@@ -645,9 +645,11 @@ def main() -> None:
     engine: Optional[Engine] = None
     try:
         options = options_of(module.params, module.check_mode)
+        # First: NVML takes its time to begin, and does so in a child while this goes on.
+        gpus = GpuReader()
         backend = choose(options.backend, options.executable) if options.executable else choose(options.backend)
         with closing(open_journal(options.journal, create=not options.check)) as journal:
-            engine = Engine(options, backend, journal)
+            engine = Engine(options, backend, journal, gpus.read)
             engine.run()
     except NvmlMissing as error:
         module.fail_json(msg=missing_required_lib(error.library), exception=error.trace)

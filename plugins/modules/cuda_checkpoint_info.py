@@ -317,11 +317,12 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._arguments imp
     parse_select,
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.backend import BackendError, choose
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import NvmlError, NvmlMissing
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import GpuReader, NvmlError, NvmlMissing
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._info import Inspection
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import open_journal
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_errors import JournalError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._select import SelectError
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._snapshot import read_snapshot
 
 ARGUMENTS = {
     "pids": {"type": "list", "elements": "raw"},
@@ -352,9 +353,13 @@ def main() -> None:
     try:
         wanted = None if params["pids"] is None else parse_pids(params["pids"])
         criteria = parse_select(params["select"])
+        gpus = GpuReader()
         backend = choose(params["backend"], params["executable"]) if params["executable"] else choose(params["backend"])
         with closing(open_journal(params["journal"], create=False)) as journal:
-            found = Inspection(backend, journal, params["journal"]).run(wanted, criteria, params["full_command"])
+            inspection = Inspection(
+                backend, journal, params["journal"], lambda pids: read_snapshot(pids, gpus=gpus.read)
+            )
+            found = inspection.run(wanted, criteria, params["full_command"])
     except NvmlMissing as error:
         module.fail_json(msg=missing_required_lib(error.library), exception=error.trace)
     except (ArgumentError, SelectError, BackendError, JournalError, NvmlError) as error:

@@ -75,7 +75,7 @@ class Bench:
             prepare=None if group is None else group.join,
             uid=uid,
         )
-        self._ends(one)
+        self._ends(one, gently=kind == "mps")
         one.wait_ready(self.ready)
         return one
 
@@ -125,8 +125,13 @@ class Bench:
             time.sleep(0.01)
         return one
 
-    def _ends(self, one: Process) -> None:
+    def _ends(self, one: Process, gently: bool = False) -> None:
+        """gently: a client of MPS that is killed may take the server with it."""
+
         def end() -> None:
+            if gently:
+                one.signal(signal.SIGTERM)
+                one.wait_death(10)
             one.signal(signal.SIGKILL)
             one.wait_death(20)
             one.reap()

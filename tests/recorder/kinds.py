@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import tempfile
 import time
@@ -273,7 +274,7 @@ def record(one: Kind, bench: Bench, into: Path) -> str:
         with bench:
             pids = one.start(bench)
             data = take(one.about, pids, bench.held, one.uid)
-            save(into / f"{one.label}.json", scrubber(bench.work.parent, into, Path(bench.program).parent)(data))
+            save(into / f"{one.label}.json", scrubber(bench.work.parent, into)(data))
     except (Unfit, NvmlMissing) as error:
         return f"not here: {error}"
     except (RuntimeError, OSError, NvmlError, workload.NotReady):
@@ -295,13 +296,19 @@ def main(arguments: Sequence[str]) -> int:
     if options.list:
         print("\n".join(f"{one.label}: {one.about}" for one in chosen))
         return 0
+    program = shutil.which(options.workload)
+    if program is None:
+        parser.error(f"--workload: there is no program {options.workload}")
     gpus = len(read_gpus())
     notes: Dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="gpufleet-recorder-") as scratch:
         Path(scratch).chmod(0o755)
+        # A copy that an ordinary user can execute, too, wherever the original lies.
+        copied = shutil.copy(program, Path(scratch) / "gpusim-workload")
+        copied.chmod(0o755)
         for one in chosen:
             begun = time.monotonic()
-            bench = Bench(Path(scratch) / one.label, options.workload, options.cli, options.python, options.ready)
+            bench = Bench(Path(scratch) / one.label, str(copied), options.cli, options.python, options.ready)
             if gpus < one.gpus:
                 notes[one.label] = f"not here: needs {one.gpus} GPUs, the host has {gpus}"
             else:

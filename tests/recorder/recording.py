@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import json
 import os
 import platform
+import pwd
 import tempfile
 import time
 from dataclasses import dataclass
@@ -104,13 +104,20 @@ def _as_user(targets: Sequence[int], uid: int) -> Dict[str, Any]:
     return value
 
 
+def _user_name() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return ""
+
+
 def scrubber(*directories: Path) -> Scrubber:
     """For what is known of this machine. directories: those of the run."""
     root = Path(__file__).resolve().parents[2]
     paths = {str(Path.home()): "/root" if os.geteuid() == 0 else "/home/user", str(root): "/collection"}
     paths.update({str(directory.resolve()): "/work" for directory in directories})
     paths.setdefault(tempfile.gettempdir(), "/tmp")
-    user = getpass.getuser()
+    user = _user_name()
     return Scrubber(paths, {platform.node(): "host", **({} if user == "root" else {user: "user"})})
 
 

@@ -35,7 +35,7 @@ class Job:
 class Workload:
     """What to start.
 
-    rate: MiB/s of its checkpoint copies, None for as fast as it goes. sum: whether its memory is summed at the start,
+    rate: MiB/s of its checkpoint copies, 0 for as fast as it goes. sum: whether its memory is summed at the start,
     for which it has to answer soon. siblings: processes that it starts, by the end of their names.
     """
 
@@ -48,7 +48,7 @@ class Workload:
     data_limit: int = 0
     environment: dict[str, str] = field(default_factory=dict)
     wrap: tuple[str, ...] = ()
-    rate: int | None = None
+    rate: int = 0
     sum: bool = True
     siblings: tuple[str, ...] = ()
 
@@ -175,6 +175,8 @@ class Lab:
             yield self
             problems = self.problems()
         finally:
+            # What is left must not fail the next test as well.
+            self.host.sh("pkill -9 -x gpufleet-hold; true")
             self.end(*self.jobs)
         assert not problems, "\n".join(problems)
 

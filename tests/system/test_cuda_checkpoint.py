@@ -211,7 +211,8 @@ def test_info_tells_state_memory_owner_and_findings_and_changes_nothing(lab: Lab
     assert {pid: process["state"] for pid, process in again.processes.items()} == states
     found = {(finding["pid"], finding["id"]) for finding in everything.data["findings"]}
     assert (managed.pid, "uvm_managed") in found and (stopped.pid, "stopped_or_frozen") in found
-    assert not [one for one in found if one[0] in (plain.pid, parked.pid, locked.pid)]
+    blocked = {finding["pid"] for finding in everything.data["findings"] if finding["severity"] == "blocking"}
+    assert blocked == {managed.pid, stopped.pid}
     process = ad_hoc.processes[parked.pid]
     assert process["parked"] and process["run_id"] == "of-the-test" and process["guard"]["kind"] == "holder"
     assert process["user"] == "root" and [gpu["index"] for gpu in process["gpus"]] == [1]
@@ -309,9 +310,9 @@ def test_device_map_auto_moves_only_what_has_no_room(lab: Lab) -> None:
     pids = [big.pid, small.pid]
     lab.play(cuda("checkpointed", pids))[0].ok(changed=True)
     (intruder,) = lab.start(Workload(vram=600, gpu=0))
-    refused, moved = lab.play(cuda("running", pids), cuda("running", pids, device_map="auto"))
-    refused.refused(f"PID {big.pid}", "allow: [vram_short]")
-    assert refused.each("after") == ["checkpointed"] * 2
+    told, moved = lab.play(cuda("running", pids, check=True), cuda("running", pids, device_map="auto"))
+    assert told.failed
+    told.says(f"PID {big.pid}", "MiB", "allow: [vram_short]")
     assert moved.ok(changed=True).each("after") == ["running"] * 2
     assert (gpu_of(lab, big), gpu_of(lab, small), gpu_of(lab, intruder)) == ([1], [0], [0])
 
@@ -357,13 +358,12 @@ def test_without_the_module_and_without_parking_such_a_process_dies(lab: Lab) ->
     alone, unparked = lab.start(Workload("polling"), Workload("polling"))
     for job in (alone, unparked):
         job.may_be_gone = "it asks the driver while it is suspended"
-    refused, suspended = lab.play(
-        cuda("checkpointed", [unparked.pid], park=False),
+    (suspended,) = lab.play(
         cuda("checkpointed", [unparked.pid], park=False, allow=["unparked"]),
         shell(f"cuda-checkpoint --toggle --pid {alone.pid}"),
     )
-    refused.refused("allow: [unparked]")
     assert suspended.outcome in ("ok", "failed")  # it may be dead before its state is read again
+    assert "unparked" in {finding["id"] for finding in suspended.data["findings"]}
     lab.wait_for(
         "end of both", lambda: not any(seen["state"] not in ("", "Z") for seen in lab.look(alone, unparked).values())
     )

@@ -83,7 +83,7 @@ def test_a_driver_that_can_only_toggle(driver_550: Lab) -> None:
         )
         refused.refused("--toggle", "JAX", "allow: [unparked]")
         assert refused.data["backend"] == "toggle"
-        locked.refused("locked", "--toggle")
+        locked.refused("can't lock", "--toggle")
         assert told.ok(changed=True).each("plan") == suspended.ok(changed=True).each("plan")
         assert suspended.each("after") == told.each("after") == ["checkpointed"] * 3
         assert suspended.each("parked") == [False] * 3

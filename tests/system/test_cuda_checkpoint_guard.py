@@ -65,7 +65,9 @@ def test_a_group_that_loses_its_shell_stays_parked(lab: Lab) -> None:
     job = lab.one("polling", wrap=("bash", "-c", 'set -m; nohup "$@" & wait', "-"))
     suspend(lab, job)
     shell = lab.look(job)[job.pid]["parent"]
-    lab.host.sh(f"grep -qx bash /proc/{shell}/comm && kill -9 {shell}; while [ -e /proc/{shell} ]; do sleep 0.02; done")
+    lab.host.sh(
+        f"grep -qx sleep /proc/{shell}/comm && kill -9 {shell}; while [ -e /proc/{shell} ]; do sleep 0.02; done"
+    )
     assert lab.stands_still(job) and lab.is_parked(job)
     resume(lab, job)
 
@@ -193,14 +195,14 @@ def test_a_frozen_cgroup_holds_without_the_guard(lab: Lab) -> None:
 def huge_pages(lab: Lab) -> Iterator[str]:
     """The file, writable in this host; the machine's own setting is put back afterwards."""
     path = "/sys/kernel/mm/transparent_hugepage/enabled"
-    lab.host.run("mount", "-o", "remount,rw,bind", "/sys")
+    lab.host.run("mount", "-o", "remount,rw", "/sys")
     before = lab.host.sh(f"sed 's/.*\\[//; s/\\].*//' {path}")
     lab.host.sh(f"echo madvise >{path}")
     try:
         yield path
         assert "[madvise]" in lab.host.run("cat", path)
     finally:
-        lab.host.sh(f"echo {before} >{path}; mount -o remount,ro,bind /sys")
+        lab.host.sh(f"echo {before} >{path}; mount -o remount,ro /sys")
 
 
 def test_huge_pages_are_on_while_it_is_suspended_and_put_back(lab: Lab, huge_pages: str) -> None:

@@ -54,6 +54,10 @@ _BY_CALL: Dict[Tuple[str, int], Advice] = {
         "the host refused the memory for the copy: vm.overcommit_memory, or the process's RLIMIT_DATA. " + _NEVER_AGAIN,
         "Let it end by itself; for the next one, free host memory or raise the limit first",
     ),
+    ("checkpoint", 304): Advice(
+        "the process ended meanwhile, as by the OOM killer of a small cgroup, or the caller is neither its owner nor root",
+        "Look whether it still runs, and at its cgroup's memory limit",
+    ),
     ("checkpoint", 999): Advice(
         "an earlier checkpoint of it was refused. " + _NEVER_AGAIN, "Let it end by itself, or start it again"
     ),

@@ -19,12 +19,11 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold import p
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.errors import HoldError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import Identity
 
-_PREFIX = "gpufleet-checkpoint-"
 _SECONDS = 5.0
 
 
 def _group_name(identity: Identity) -> str:
-    return f"{_PREFIX}{identity.pid}-{identity.start_ticks}"
+    return _cgroup.own_group(identity.pid, identity.start_ticks)
 
 
 def _error(identity: Identity, evidence: str, reason: str) -> HoldError:

@@ -109,50 +109,55 @@ class Hold:
 
     def stop(self, deadline: float, undo: bool = True, frozen: bool = False) -> None:
         """SIGSTOP, and wait until no thread moves. HoldError past the deadline, naming the thread. undo: then continue
-        it, unless it was stopped before. frozen: by the freezer: no thread moves, nor takes the signal before it is
-        thawed."""
+        it, unless it was stopped before; else, one that somebody continues again and again is no error: `seize` stops
+        it all the same. frozen: by the freezer: no thread moves, nor takes the signal before it is thawed."""
         self._check_owner()
         tid, by = process.foreign_tracer(self.pid)
         if by:
             raise process.traced_error(self.pid, tid, by)
-        states = process.live_tasks(self.pid)
-        if not states:
-            raise self._end("stop", None)
-        self.stopped_before = any(state == "T" for state in states.values())
-        if all(state == "T" for state in states.values()):
+        moving = self._moving()
+        self.stopped_before = any(state == "T" for state in process.live_tasks(self.pid).values())
+        if not moving:
             return
         self._handle.send(signal.SIGSTOP)
         if frozen:
             return
         pause = _Pause(deadline)
-        again = time.monotonic() + 0.1
+        again = time.monotonic() + _MOMENT / 10
+        patience = time.monotonic() + _MOMENT
         while True:
-            states = process.live_tasks(self.pid)
-            if not states:
-                raise self._end("stop", None)
-            moving = [tid for tid, state in states.items() if state not in process.STOPPED]
+            moving = self._moving()
             if not moving:
                 return
-            if time.monotonic() > again:  # somebody may have continued it
+            if time.monotonic() > again:
                 self._handle.send(signal.SIGSTOP)
-                again = time.monotonic() + 0.1
+                again = time.monotonic() + _MOMENT / 10
+            if not undo and time.monotonic() > patience and set(moving.values()) <= {"R", "S"}:
+                return
             if pause.over():
                 undo = undo and not self.stopped_before
-                error = self._unstoppable(moving[0], len(moving), undo)
+                error = self._unstoppable(moving, undo)
                 if undo:
                     self._handle.send(signal.SIGCONT)
                 raise error
 
-    def _unstoppable(self, tid: int, count: int, undo: bool) -> HoldError:
+    def _moving(self) -> Dict[int, str]:
+        states = process.live_tasks(self.pid)
+        if not states:
+            raise self._end("stop", None)
+        return {tid: state for tid, state in states.items() if state not in process.STOPPED}
+
+    def _unstoppable(self, moving: Dict[int, str], undo: bool) -> HoldError:
+        tid = next((tid for tid, state in moving.items() if state not in "RS"), min(moving))
         words = process.describe(self.pid, tid)
-        more = f" (and {count - 1} more)" if count > 1 else ""
+        more = f" (and {len(moving) - 1} more)" if len(moving) > 1 else ""
         reason = "A thread that can't be stopped could run while the GPU memory is away"
         if "freezer" in words:
             reason = "Its control group is frozen, and a frozen thread takes no signal"
         elif "vfork" in words:
-            reason = (
-                "It waits for a child that it has made with vfork to start its program, and can't be stopped before"
-            )
+            reason = "It waits for a child that it has made with vfork to start its program, and can't stop before"
+        elif moving[tid] in "RS":
+            reason = "Either somebody continues it again and again, or it is the first process of this PID namespace"
         return HoldError(
             self.name,
             f"it did not stop in time: {words}{more}",
@@ -164,7 +169,7 @@ class Hold:
 
     def seize(self, deadline: float) -> None:
         """Attach to every thread, until the kernel lists none but those that are held. Afterwards all are stopped, and
-        stay so if the holder dies. Raises HoldError where that fails; call `abort` then."""
+        stay so if the holder dies. Raises HoldError where that fails; `detach` then."""
         self._check_owner()
         self._seize_all(deadline)
         if not self._held or read_identity(self.pid) != self.identity:
@@ -213,15 +218,30 @@ class Hold:
         except OSError as error:
             if error.errno == errno.ESRCH:
                 return
-            if error.errno != errno.EPERM:
-                raise
             by = process.tracer(self.pid, tid)
-            if by and by not in (os.getpid(), threading.get_native_id()):
+            if by in (os.getpid(), threading.get_native_id()):
+                self._found_attached(tid)
+                return
+            if by:
                 raise process.traced_error(self.pid, tid, by) from None
-            if not by:
-                if task_state(self.pid, tid) in process.GONE:
-                    return
-                raise process.refused_error(self.pid, tid) from None
+            if task_state(self.pid, tid) in process.GONE:
+                return
+            raise process.refused_error(self.pid, tid, error) from None
+        self._await_stop(tid, deadline)
+
+    def _found_attached(self, tid: int) -> None:
+        """By us: created by one that is, or by a hold that this thread has lost."""
+        self._held.add(tid)
+        if self._masked:
+            self.created.add(tid)
+        try:
+            ptrace.get_mask(tid)
+        except OSError:
+            self._await_stop(tid, time.monotonic() + _MOMENT)
+        else:
+            self._loose = True  # it stands still, and nobody knows since when
+
+    def _await_stop(self, tid: int, deadline: float) -> None:
         self._held.add(tid)
         self._running.add(tid)
         # One that has stopped tells at once.
@@ -420,9 +440,9 @@ class Hold:
         finally:
             self._handle.close()
 
-    def abort(self) -> None:
-        """Give up before any driver call: everything as it was before `stop`."""
-        self.detach(run=not self.stopped_before)
+    def close(self) -> None:
+        """Of a hold that has seized nothing."""
+        self._handle.close()
 
     def _detach_all(self) -> None:
         pause = _Pause(time.monotonic() + _MOMENT)
@@ -627,7 +647,9 @@ class Hold:
                 for group in (self._held, self.created, self._running):
                     group.add(new)
             elif self._masked and deliver and masks.must_wait(deliver):
-                self._kept.add((deliver, tid if ptrace.is_for_thread(tid) else 0))
+                # A SIGCONT is sent anyway when it is let run, and must not be before.
+                if deliver != signal.SIGCONT:
+                    self._kept.add((deliver, tid if ptrace.is_for_thread(tid) else 0))
                 deliver = 0
             ptrace.cont(tid, deliver)
         except OSError as error:

@@ -63,18 +63,29 @@ def _nothing(text: str) -> None:
     """For a step or a mask that nobody wants to know of."""
 
 
-def _take(target: Target, step: Step, deadlines: Deadlines) -> Hold:
-    """Stop and seize; on failure everything is as before."""
+def _take(target: Target, step: Step, deadlines: Deadlines, mask: Optional[str], undo: bool) -> Hold:
+    """Stop and seize. undo: on failure everything is as before; else it is left stopped."""
     hold = Hold(target.identity, target.restore_tid)
-    step("stop")
-    hold.stop(time.monotonic() + deadlines.stop)
+    try:
+        frozen = freezer.frozen_by_us(target.identity) is not None
+        step("stop")
+        # Its restore thread may still be deep in the driver, copying for a holder that is gone.
+        patience = deadlines.stop if undo else max(deadlines.stop, deadlines.settle)
+        hold.stop(time.monotonic() + patience, undo, frozen)
+    except BaseException:
+        hold.close()
+        raise
     try:
         step("seize")
         hold.seize(time.monotonic() + deadlines.seize)
-        # Not before: a SIGCONT has no effect on a frozen process until it is thawed.
+        # Not before: what has been continued while it was frozen runs as soon as it is thawed.
         freezer.thaw(target.identity)
+        if mask:
+            hold.mend_masks(mask)
+        if not undo:
+            hold.tend()
     except BaseException:
-        hold.abort()
+        hold.detach(run=undo and not hold.stopped_before)
         raise
     return hold
 
@@ -135,7 +146,7 @@ def suspend(
     go, after it the process stays stopped. A hold that was passed in is kept.
     """
     taken = hold
-    hold = taken or _take(target, step, deadlines)
+    hold = taken or _take(target, step, deadlines, None, undo=True)
     begun = False
 
     def start() -> Call:
@@ -148,7 +159,7 @@ def suspend(
         replies = _calls(hold, [("checkpoint", start)], step, deadlines, mask, leave_open)
     except BaseException as error:
         if taken is None and not begun:
-            hold.abort()
+            hold.detach(run=not hold.stopped_before)
         elif taken is None and not isinstance(error, HoldError):
             hold.detach(run=False)
         raise
@@ -184,21 +195,7 @@ def adopt(target: Target, deadlines: Deadlines = DEFAULT, mask: Optional[str] = 
 
     Raises HoldError: another tracer, its name in the evidence (a guard is asked with SIGTERM to make room).
     """
-    hold = Hold(target.identity, target.restore_tid)
-    step("stop")
-    # Its restore thread may still be deep in the driver, copying for a holder that is gone.
-    hold.stop(time.monotonic() + max(deadlines.stop, deadlines.settle), undo=False)
-    try:
-        step("seize")
-        hold.seize(time.monotonic() + deadlines.seize)
-        freezer.thaw(target.identity)
-        if mask:
-            hold.mend_masks(mask)
-        hold.tend()
-    except BaseException:
-        hold.detach(run=False)
-        raise
-    return hold
+    return _take(target, step, deadlines, mask, undo=False)
 
 
 def ask(hold: Hold, query: Start, seconds: float = math.inf) -> Optional[Reply]:

@@ -92,11 +92,12 @@ def traced_error(pid: int, tid: int, by: int) -> HoldError:
     )
 
 
-def refused_error(pid: int, tid: int) -> HoldError:
-    """Why ptrace was refused although nobody else traces it."""
+def refused_error(pid: int, tid: int, error: OSError) -> HoldError:
+    """Why ptrace was refused although nobody is seen to trace it."""
     scope = read_host("/proc/sys/kernel/yama/ptrace_scope")
     owner = status_field(pid, "Uid", tid).partition("\t")[0] or "?"
     evidence = f"the kernel does not let UID {os.geteuid()} trace {thread_name(pid, tid)}, which runs as UID {owner}"
+    evidence += f" ({error.strerror})"
     if scope:
         evidence += f"; kernel.yama.ptrace_scope is {scope}"
     if task_state(pid, tid) == "t":

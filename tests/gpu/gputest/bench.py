@@ -38,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("parts", nargs="*", choices=["many", "one", []], metavar="many|one", help="default: both")
     parser.add_argument("--prepared", type=Path, metavar="DIR", help="what tests/gpu/prepare made: wheels and workload")
     parser.add_argument("--workload", default="gpusim-workload", help="default: that of --prepared, else on PATH")
-    parser.add_argument("--cli", default="cuda-checkpoint")
+    parser.add_argument("--cli", default="cuda-checkpoint", help="default: in --prepared, else on PATH")
     parser.add_argument("--libcuda", default="libcuda.so.1")
     parser.add_argument("--nvml", default="libnvidia-ml.so.1")
     parser.add_argument("--python", default=sys.executable, help="Ansible runs on it (default: this one)")

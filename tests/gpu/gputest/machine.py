@@ -15,7 +15,7 @@ import sys
 import time
 import zipfile
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Optional
 
 GIB = 1 << 30
 _HUGE = Path("/sys/kernel/mm/transparent_hugepage")
@@ -131,8 +131,8 @@ def grow(gib: int, workers: int = 16) -> Optional["subprocess.Popen[bytes]"]:
         "for _ in range(workers):\n"
         "    if os.fork() == 0:\n"
         "        size = total // workers\n"
-        "        area = mmap.mmap(-1, size)\n"
-        "        area.madvise(mmap.MADV_HUGEPAGE) if hasattr(mmap, 'MADV_HUGEPAGE') else None\n"
+        "        area = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n"
+        "        area.madvise(mmap.MADV_HUGEPAGE)\n"
         "        for at in range(0, size, 4096):\n"
         "            area[at] = 1\n"
         "        os._exit(0)\n"
@@ -170,8 +170,5 @@ class Growing:
         self.poll()
 
     def to_json(self) -> Dict[str, Any]:
-        return {"MemTotal before": self.before, "MemTotal after": self.after, "seconds": self.seconds}
-
-
-def words(items: List[str]) -> str:
-    return ", ".join(items) if items else "none"
+        now = meminfo("MemTotal")
+        return {"MemTotal before": self.before, "after": self.after, "seconds": self.seconds, "at the end": now}

@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--list", action="store_true", help="list the tests and stop")
     parser.add_argument("--prepared", type=Path, metavar="DIR", help="what tests/gpu/prepare made: wheels and workload")
     parser.add_argument("--workload", default="gpusim-workload", help="default: that of --prepared, else on PATH")
-    parser.add_argument("--cli", default="cuda-checkpoint", help="cuda-checkpoint, for the comparison")
+    parser.add_argument("--cli", default="cuda-checkpoint", help="default: in --prepared, else on PATH")
     parser.add_argument("--libcuda", default="libcuda.so.1")
     parser.add_argument("--nvml", default="libnvidia-ml.so.1")
     parser.add_argument("--python", default=sys.executable, help="has the frameworks; Ansible runs on it (this one)")
@@ -114,14 +114,19 @@ def main(argv: Optional[List[str]] = None) -> int:
             shutil.rmtree(home, ignore_errors=True)
 
 
+def _prepared(arguments: argparse.Namespace, name: str, wanted: str) -> Optional[str]:
+    """The path of a tool: where --prepared has it, unless another one was named."""
+    if arguments.prepared and wanted == name and (arguments.prepared / "bin" / name).exists():
+        return str((arguments.prepared / "bin" / name).resolve())
+    found = shutil.which(wanted)
+    return None if found is None else os.path.abspath(found)
+
+
 def _workload(arguments: argparse.Namespace, home: Path) -> str:
     """A copy that stays where it is, for whichever user."""
-    wanted = arguments.workload
-    if arguments.prepared and wanted == "gpusim-workload":
-        wanted = str(arguments.prepared / "bin" / wanted)
-    found = shutil.which(wanted)
+    found = _prepared(arguments, "gpusim-workload", arguments.workload)
     if found is None:
-        raise RuntimeError(f"{wanted}: not found; tests/gpu/prepare builds it, or name it with --workload")
+        raise RuntimeError(f"{arguments.workload}: not found; tests/gpu/prepare builds it, or name it with --workload")
     copy = home / "gpusim-workload"
     shutil.copyfile(found, copy)
     copy.chmod(0o755)
@@ -131,7 +136,7 @@ def _workload(arguments: argparse.Namespace, home: Path) -> str:
 def make_spec(arguments: argparse.Namespace, home: Path) -> Spec:
     """Looks at the machine, unpacks what was prepared. Raises RuntimeError."""
     workload = _workload(arguments, home)
-    cli = shutil.which(arguments.cli)
+    cli = _prepared(arguments, "cuda-checkpoint", arguments.cli)
     site = machine.unpack(arguments.prepared / "wheels", home / "site") if arguments.prepared else ""
     collections = machine.install_collection(ROOT, home / "collections")
     options = Options(

@@ -85,12 +85,14 @@ def task(state: str, pids: List[Any], journal: str, **arguments: Any) -> Dict[st
 
 def environment(spec: Spec, work: Path) -> Dict[str, str]:
     path = [spec.site, os.environ.get("PYTHONPATH", "")]
+    (work / "tmp").mkdir(exist_ok=True)
     return {
         **os.environ,
         "PYTHONPATH": ":".join(one for one in path if one),
         "LC_ALL": "C.UTF-8",
         "HOME": os.environ.get("HOME", "/root"),
         "ANSIBLE_CONFIG": str(HERE / "ansible.cfg"),
+        "TMPDIR": str(work / "tmp"),  # what is killed can't remove its temporary files
         "ANSIBLE_HOME": str(work / "ansible"),
         "ANSIBLE_REMOTE_TMP": str(work / "ansible" / "remote"),
         "ANSIBLE_COLLECTIONS_PATH": spec.collections,

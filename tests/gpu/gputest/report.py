@@ -20,8 +20,9 @@ _TITLES = {
     "jax": "JAX",
     "kills": "Killed at each step",
     "park": "Disturbed while parked",
-    "gates": "Gates",
     "one-fails": "One of eight fails",
+    "gates": "Gates",
+    "ways": "Other ways",
     "facts": "What libcuda does",
     "bad": "Bad input",
 }

@@ -283,9 +283,12 @@ class Trial:
             raise Stop("NVML gave no answer in 30 s")
         return int(reading.gpus[gpu].free) >> 20
 
-    def listed(self, pid: int) -> bool:
+    def listed(self, pids: Sequence[int]) -> List[int]:
+        """Which of them NVML lists."""
         reading = nvml.read(self.spec.nvml)
-        return reading is not None and any(pid in gpu.pids for gpu in reading.gpus)
+        if reading is None:
+            raise Stop("NVML gave no answer in 30 s")
+        return [pid for pid in pids if any(pid in gpu.pids for gpu in reading.gpus)]
 
     @contextlib.contextmanager
     def gpu_shared(self, gpu: int = 0) -> Iterator[None]:

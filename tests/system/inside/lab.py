@@ -113,19 +113,27 @@ def launch(job: dict[str, Any]) -> None:
         )
 
 
+def copy_at(rate: int) -> bool:
+    """The rate, in MiB/s, at which workloads that start from now on are copied; whether that is a change or slow."""
+    host = Path("/run/gpusim/host")
+    lines = read(host).splitlines()
+    wanted = f"copy_mib_per_s={rate}"
+    if not lines or wanted in lines:
+        return rate > 0
+    new = host.with_name("host.lab")
+    new.write_text("\n".join([*(line for line in lines if not line.startswith("copy_mib_per_s=")), wanted]) + "\n")
+    new.rename(host)
+    return True
+
+
 def start(jobs: list[dict[str, Any]]) -> dict[str, Any]:
     """Starts workloads; PIDs by the name of the process once each counts, and the checksums of those that are asked."""
     DIRECTORY.mkdir(exist_ok=True)
     DIRECTORY.chmod(0o1777)
-    host = Path("/run/gpusim/host")
     for job in jobs:
-        if job["rate"] is not None:
-            lines = [line for line in host.read_text().splitlines() if not line.startswith("copy_mib_per_s=")]
-            new = host.with_name("host.lab")
-            new.write_text("\n".join([*lines, f"copy_mib_per_s={job['rate']}"]) + "\n")
-            new.rename(host)
+        slow = copy_at(job["rate"])
         launch(job)
-        if job["rate"] is not None:  # a workload reads it once
+        if slow:  # a workload reads the rate once
             wait_for(partial(read, DIRECTORY / f"{job['name']}.pid"), 20)
     names = [name for job in jobs for name in job["names"]]
     if not wait_for(lambda: all(counter_of(name) for name in names), 30):

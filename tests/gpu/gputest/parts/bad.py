@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
-from conform import proc
+from conform import nvml, proc
 
 from .. import judge
 from ..registry import test
@@ -116,6 +116,9 @@ def device_map(t: Trial) -> None:
         swap[first], swap[t.spec.gpus[1].uuid] = t.spec.gpus[1].uuid, first
     done = t.module("resume with a good map", "running", [one], device_map=swap)
     t.reached("resume with a good map", done, "running", [one], changed=True)
+    reading = nvml.read(t.spec.nvml)
+    where = [] if reading is None else [gpu.index for gpu in reading.gpus if one.pid in gpu.pids]
+    t.expect(where == [min(1, len(t.spec.gpus) - 1)], "it is where the map says", where=where)
     t.whole([one])
     t.nothing_left([one])
 

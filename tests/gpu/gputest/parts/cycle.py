@@ -47,7 +47,7 @@ def stay_parked(t: Trial, subjects: List[Subject], seconds: float) -> None:
     before = {one.pid: one.look() for one in subjects}
     guards = t.guards(pids)
     t.expect(len(guards) == len(pids), "each has a guard", guards=guards, pids=pids)
-    t.expect(not any(t.listed(pid) for pid in pids), "NVML lists none of them")
+    t.expect(not t.listed(pids), "NVML lists none of them", listed=t.listed(pids))
     counters = {one.pid: one.counter() for one in subjects}
     end = time.monotonic() + seconds
     odd: List[Any] = []

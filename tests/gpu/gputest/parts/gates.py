@@ -35,6 +35,8 @@ def refused(
     before: List[Look] = [one.look() for one in subjects]
     wanted = t.task(state, subjects, **more)
     done = t.play(f"{state}, {hazard}", [{**wanted, "check_mode": True}, wanted])
+    # Bounds the module's own time: a driver call on a stopped process would never return.
+    t.expect(max(done.module_seconds, default=0) < 30, "refused at once", seconds=done.module_seconds)
     for what, one in zip(("check mode", "run"), done.results, strict=False):
         t.expect(one.status == "failed", f"{what} refuses", status=one.status, result=judge.slim(one.result))
         t.expect(not one.changed, f"{what}: changed is false")
@@ -102,9 +104,7 @@ def stopped(t: Trial) -> None:
     one = t.one("plain")
     one.signal(signal.SIGSTOP)
     _until(lambda: one.look().stopped, 5, "stopped")
-    began = time.monotonic()
     refused(t, "checkpointed", [one], "stopped_or_frozen", [*pid_words(one), "allow: [stopped]|stopped"])
-    t.expect(time.monotonic() - began < 20, "refused at once", seconds=time.monotonic() - began)
     t.expect(one.look().stopped, "still stopped")
     cycle_once(t, [one], allow=["stopped"])
     t.expect(one.look().stopped, "left stopped, as it was found", seen=one.look().short())
@@ -120,9 +120,7 @@ def frozen(t: Trial) -> None:
     group = t.group("freezer")
     group.add(one.pid)
     group.freeze(True)
-    began = time.monotonic()
     refused(t, "checkpointed", [one], "stopped_or_frozen", ["frozen"])
-    t.expect(time.monotonic() - began < 20, "refused at once", seconds=time.monotonic() - began)
     group.freeze(False)
     t.whole([one])
 

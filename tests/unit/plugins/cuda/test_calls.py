@@ -103,6 +103,7 @@ def test_signals_go_to_the_caller_and_not_to_the_thread() -> None:
     assert {signal.SIGTERM, signal.SIGCHLD, signal.SIGINT, signal.SIGUSR1} <= set(masks[0])
     assert signal.SIGSEGV not in masks[0]
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+    assert not before & {signal.SIGTERM, signal.SIGUSR1}
 
 
 HUNG = """

@@ -128,6 +128,21 @@ def test_the_caller_s_locale_is_not_passed_on(tmp_path: Path, monkeypatch: pytes
     fake.check()
 
 
+def test_the_caller_s_input_is_not_passed_on(tmp_path: Path) -> None:
+    fake = FakeTool(tmp_path, [Exchange(["--get-state", "--pid", "7"], out="running\n")])
+    reader, writer = os.pipe()
+    before = os.dup(0)
+    os.dup2(reader, 0)
+    try:
+        reply = backend(fake).state(7).wait(30)
+    finally:
+        os.dup2(before, 0)
+        for descriptor in (before, reader, writer):
+            os.close(descriptor)
+    assert reply is not None and reply.state == "running"
+    fake.check()
+
+
 def test_the_fake_refuses_what_it_does_not_expect(tmp_path: Path) -> None:
     fake = FakeTool(tmp_path, [Exchange(["--get-state", "--pid", "7"], out="running\n")])
     reply = backend(fake).state(8).wait(30)
@@ -187,13 +202,16 @@ def test_a_child_that_somebody_else_reaps_is_judged_by_its_words(tmp_path: Path)
         [
             Exchange(["--get-state", "--pid", "7"], out="running\n"),
             Exchange(["--action", "lock", "--pid", "7"], 1, err=refused),
+            Exchange(["--action", "unlock", "--pid", "7"], 1, err="something odd\n"),
         ],
     )
     with ignored(signal.SIGCHLD):
         state = backend(fake).state(7).wait(30)
         lock = backend(fake).lock(7, 0).wait(30)
+        unlock = backend(fake).unlock(7).wait(30)
     assert state is not None and state.state == "running"
     assert lock is not None and (lock.ok, lock.code) == (False, 600)
+    assert unlock is not None and (unlock.ok, unlock.text) == (False, "something odd")
     fake.check()
 
 

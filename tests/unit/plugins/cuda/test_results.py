@@ -49,6 +49,7 @@ def test_words_of_nobody() -> None:
         ("unlock", 401, False, "somebody else drives it", False),
         ("checkpoint", 801, False, "every checkpoint of this process is refused", False),
         ("checkpoint", 2, False, "RLIMIT_DATA", False),
+        ("checkpoint", 304, False, "the process ended meanwhile", False),
         ("checkpoint", 999, False, "an earlier checkpoint of it was refused", False),
         ("restore", 2, False, "did not have the room", True),
         ("restore", 1, False, "CUDA IPC", True),

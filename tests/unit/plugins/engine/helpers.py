@@ -262,7 +262,7 @@ class PaperHost:
     def engine(self, goal: str, **changed: Any) -> Engine:
         options = self.options(goal, **changed)
         journal: Journal = open_journal(self.journal_path)
-        return Engine(options, Backend(), journal, self.snapshot, self.start, self.gpus)
+        return Engine(options, Backend(), journal, self.gpus, self.snapshot, self.start)
 
     def states(self) -> List[str]:
         return [job.state for job in self.jobs.values()]

@@ -75,7 +75,14 @@ def test_a_misspelt_consent_is_no_consent() -> None:
 
 
 def test_ranges() -> None:
-    for values in ((-1, 1.0, 0.0), (0, 0.0, 0.0), (0, -1.0, 0.0), (0, 86401.0, 0.0), (0, 1.0, -1.0), (0, float("nan"), 0)):
+    for values in (
+        (-1, 1.0, 0.0),
+        (0, 0.0, 0.0),
+        (0, -1.0, 0.0),
+        (0, 86401.0, 0.0),
+        (0, 1.0, -1.0),
+        (0, float("nan"), 0),
+    ):
         with pytest.raises(ArgumentError):
             _arguments.check_ranges(*values)
     _arguments.check_ranges(0, 30.0, 0.0)

@@ -131,7 +131,7 @@ def test_a_silent_driver_call_is_unknown_and_left_alone(host: PaperHost) -> None
         engine.run()
     shown = report(engine)
     assert shown["processes"][3]["after"] == "unknown"
-    assert shown["processes"][3]["error"]["remedy"].startswith("Run the task again")
+    assert shown["processes"][3]["error"]["remedy"].endswith("carries on from whatever the driver finished.")
     assert host.jobs[FOURTH].log.count("resume") == 0
     assert [state for index, state in enumerate(host.states()) if index != 3] == ["running"] * 7
 

@@ -92,23 +92,41 @@ def test_collect() -> None:
         GpuProcess(9, 1, "graphics"),
     )
     assert (second.index, second.mig, second.persistence, second.processes) == (1, False, None, ())
-    assert nvml.calls == ["init", "shutdown"]
+    assert nvml.calls == [], "that is for whoever asks, once"
 
 
 def test_a_client_of_mps_is_one() -> None:
     assert GpuProcess(7, 30, "mps") in _gpu.collect(Nvml(mps=True))[0].processes
 
 
-def test_an_error_in_the_middle_still_shuts_down() -> None:
-    nvml = Nvml()
-    nvml.nvmlDeviceGetMemoryInfo = lambda _device: (_ for _ in ()).throw(Error(15, "GPU is lost"))  # type: ignore
-    with pytest.raises(Error, match="GPU is lost"):
-        _gpu.collect(nvml)
-    assert nvml.calls == ["init", "shutdown"]
-
-
 def install(monkeypatch: pytest.MonkeyPatch, nvml: Optional[object]) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
+
+
+class Counting(Nvml):
+    """Its free memory shrinks, and an error comes and goes."""
+
+    looks = 0
+
+    def nvmlDeviceGetMemoryInfo(self, _device: int) -> Record:
+        self.looks += 1
+        if self.looks == 3:
+            raise Error(15, "GPU is lost")
+        return Record(total=100, used=self.calls.count("init"), free=100 - self.looks)
+
+
+def test_a_reader_initialises_once_and_looks_anew_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, Counting())
+    with _gpu.GpuReader() as reader:
+        assert [gpu.free_bytes for gpu in reader.read()] == [99, 98]
+        with pytest.raises(NvmlError, match="GPU is lost"):
+            reader.read()
+        again = reader.read()
+        assert [gpu.free_bytes for gpu in again] == [96, 95]
+        assert {gpu.used_bytes for gpu in again} == {1}, "initialised once"
+    reader.close()
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
 
 
 def test_read_gpus_asks_in_a_child(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,11 +12,13 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from typing import Callable, Iterator, List
 
 import pytest
 
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _process
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _process, _process_read
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_parse import parse_stat
 
 #: The main thread ends, another one lives on: what pthread_exit leaves.
 ENDED_MAIN_THREAD = """
@@ -114,6 +116,35 @@ def test_a_thread_is_told_from_a_process(processes: List[subprocess.Popen[bytes]
     assert _process.restore_thread_id(one.pid, os.getpid()) is None
 
 
+@pytest.mark.parametrize(
+    "tid, expected",
+    [
+        (502, 502),  # the reader's own number
+        (2, 502),  # the number in the namespace
+        (500, 500),  # the reader's number of one thread, inside that of another: the one that CUDA named
+        (9, None),
+    ],
+)
+def test_the_restore_thread_of_a_process_in_a_pid_namespace(
+    monkeypatch: pytest.MonkeyPatch, tid: int, expected: object
+) -> None:
+    inside = {499: 500, 500: 1, 501: 7, 502: 2}
+    names = {499: "python3", 500: "cuda00001400006", 501: "python3", 502: "cuda-EvtHandlr"}
+
+    def text(path: str) -> str:
+        task = int(path.split("/")[-2])
+        return f"NSpid:\t{task}\t{inside[task]}\n"
+
+    def stat(path: str) -> object:
+        task = int(path.split("/")[-2])
+        return parse_stat(f"{task} ({names[task]}) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 4 0 7 0")
+
+    monkeypatch.setattr(_process, "tasks_of", lambda _pid: tuple(inside))
+    monkeypatch.setattr(_process, "read_text", text)
+    monkeypatch.setattr(_process, "read_stat", stat)
+    assert _process.restore_thread_id(499, tid) == expected
+
+
 @pytest.mark.skipif(os.uname().machine not in SYS_EXIT, reason="the number of the system call is not known here")
 def test_a_process_whose_main_thread_has_ended_is_no_zombie(processes: List[subprocess.Popen[bytes]]) -> None:
     one = python(processes, ENDED_MAIN_THREAD.format(number=SYS_EXIT[os.uname().machine]))
@@ -125,6 +156,17 @@ def test_a_process_whose_main_thread_has_ended_is_no_zombie(processes: List[subp
     assert seen.state in "RS" and seen.executable and seen.command[1] == "-c"
     assert seen.device_files == () and seen.unreadable == ()
     assert [found.pid for found in _process.list_processes([one.pid]) if found.pid == one.pid] == [one.pid]
+
+
+def test_a_pid_that_is_used_again_while_it_is_read_is_not_mixed_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = _process_read.read_stat
+
+    def another(path: str) -> object:
+        stat = real(path)
+        return None if stat is None else replace(stat, start_ticks=stat.start_ticks + 1)
+
+    monkeypatch.setattr(_process_read, "read_stat", another)
+    assert _process.read_process(os.getpid()) is None
 
 
 def test_stopped_and_pending_signals(processes: List[subprocess.Popen[bytes]]) -> None:

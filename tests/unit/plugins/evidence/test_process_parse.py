@@ -94,6 +94,10 @@ def test_descriptors() -> None:
             "pipe:[4]",
             "pipe:[4]",
             "pipe:[5]",
+            "pipe:[6]",
+            "pipe:[7]",
+            "pipe:[7]",
+            "pipe:[7]",
             "anon_inode:[eventfd]",
             "anon_inode:[io_uring]",
             "/dev/shm/nccl-x",
@@ -104,7 +108,7 @@ def test_descriptors() -> None:
     assert found.inodes == (17,)
     assert found.anonymous == ("[eventfd]", "[io_uring]")
     assert found.shm_files == ("/dev/shm/nccl-x",)
-    assert found.lone_pipes == 1
+    assert found.lone_pipes == 2
 
 
 @pytest.mark.parametrize(

@@ -205,6 +205,25 @@ def test_ranks_that_share_nccls_memory() -> None:
     assert len(found) == 2 and "shared memory of NCCL with PID" in found[0].evidence
 
 
+def test_other_communicators_memory_is_not_shared() -> None:
+    taken = recording("two-processes")
+    first, second = (
+        replace(one, shm_files=(f"/dev/shm/nccl-{number}",)) for number, one in enumerate(taken.snapshot.processes)
+    )
+    taken = replace(taken, snapshot=replace(taken.snapshot, processes=(first, second)))
+    assert of(evaluate(context(taken)), "nccl_communicator") == []
+
+
+def test_a_connection_to_a_process_without_cuda_is_no_rank() -> None:
+    """Such as a forked child that inherited the rank's connection to itself."""
+    taken = recording("fork")
+    parent, child = taken.snapshot.processes
+    assert not child.may_be_cuda
+    parent = replace(parent, tcp_peers=(child.pid,), unix_names=RANK["unix_names"])
+    taken = replace(taken, snapshot=replace(taken.snapshot, processes=(parent, child)))
+    assert of(evaluate(context(taken)), "nccl_communicator") == []
+
+
 # CUDA IPC
 
 
@@ -282,6 +301,12 @@ def test_a_client_that_can_not_be_told_is_a_warning() -> None:
     found = evaluate(context(daemon_beside(recording("plain"), unix_peers=None, unix_peer_names=None)))
     assert blocking(found) == []
     assert [finding.severity for finding in of(found, "mps_client")] == ["warning"]
+
+
+def test_a_suspended_process_is_no_client() -> None:
+    """A client can't be suspended: its lock is refused."""
+    taken = daemon_beside(recording("plain-suspended"), unix_peers=None, unix_peer_names=None)
+    assert of(evaluate(context(taken)), "mps_client") == []
 
 
 def test_the_server_itself() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _findings
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import HAZARDS, OPTIONS, evaluate
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.finding import DOCS, Finding
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazard import comma, names_of, size
@@ -49,7 +50,9 @@ def test_options() -> None:
 
 def test_the_page_has_a_place_for_each_and_names_its_option() -> None:
     rows = {match: line for line in PAGE.splitlines() for match in re.findall(r'<a id="(\w+)"></a>', line)}
-    assert set(rows) >= {hazard.id for hazard in HAZARDS} | {"unparked"}
+    own = set(re.findall(r'\bid="(\w+)"', Path(_findings.__file__).read_text()))
+    assert {"busy", "unparked"} < own
+    assert set(rows) >= {hazard.id for hazard in HAZARDS} | own
     for hazard in HAZARDS:
         actions = rows[hazard.id].split(" | ")[1]
         assert actions in ("all" if len(hazard.actions) == 3 else ", ".join(sorted(hazard.actions)),)
@@ -84,6 +87,12 @@ def test_what_is_allowed_comes_back_as_a_warning() -> None:
     assert "Override" not in next(finding for finding in allowed if finding.id == "uvm_managed").message()
     assert len(refused) == len(allowed)
     assert evaluate(ask, OPTIONS - {"uvm_managed"}) == refused
+
+
+def test_a_stop_is_allowed_by_its_option_not_by_its_name() -> None:
+    ask = context(recording("stopped"))
+    assert the_only(evaluate(ask, frozenset(("stopped_or_frozen",))), "stopped_or_frozen").option == "stopped"
+    assert [finding for finding in evaluate(ask, frozenset(("stopped",))) if finding.severity == "blocking"] == []
 
 
 @pytest.mark.parametrize("label", ["frozen", "traced", "no-cuda", "fork", "other-owner", "zombie"])

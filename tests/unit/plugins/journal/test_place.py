@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _journal_file
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._huge_pages import HugePages
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import open_journal
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_errors import JournalError, SqliteMissing
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_schema import APPLICATION_ID, SCRIPTS
-from tests.unit.plugins.journal.helpers import BOOT, begin, identity
+from tests.unit.plugins.journal.helpers import BOOT, Words, begin, identity, me
 
 
 def mode(path: Path) -> int:
@@ -258,6 +259,17 @@ def test_no_database(path: Path, content: bytes, create: bool) -> None:
 def test_a_truncated_one(used: Path) -> None:
     os.truncate(used, 8192)
     assert refused(used).evidence.startswith("it is damaged (")
+
+
+def test_no_alarm_about_a_journal_with_something_in_every_table(used: Path) -> None:
+    with open_journal(str(used)) as journal:
+        assert journal.reserve([(me(), {"GPU-a": 1})], lambda: {"GPU-a": 1}) == [None]
+        assert HugePages(journal, Words(used.with_name("enabled"))).acquire(me(), "auto")
+        tables = [row["name"] for row in journal.file.read("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        assert len(tables) > 5
+        assert not [name for name in tables if not journal.file.read(f"SELECT 1 FROM {name}")]
+        with open_journal(str(used)) as other, open_journal(str(used), create=False) as reader:
+            assert other.reserved() == reader.reserved() == {"GPU-a": 1}
 
 
 def test_damage_that_turns_up_later_is_told_by_the_call(used: Path) -> None:

@@ -1,0 +1,186 @@
+# Copyright (c) 2026, gpufleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Managed hosts have Python 3.8 to 3.13, and often nothing beside its standard library. Each version that this machine has runs it.
+
+Debian has one version; under pyenv there can be all. Those that are missing are named when the tests end; whether the sources use
+anything newer than 3.8 is also looked for in the sources (vermin, in tests/gates/lint), which needs no interpreter.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import warnings
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TREE = ROOT / "build/tree"
+PLUGINS = ROOT / "plugins"
+VERSIONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13")
+# A request that each module refuses for a reason of its own, once everything that it imports has been loaded.
+REFUSED: dict[str, tuple[dict[str, object], str]] = {
+    "cuda_checkpoint": ({"state": "running", "pids": ["abc"]}, "'abc' is no PID"),
+    "cuda_checkpoint_info": ({"pids": ["abc"]}, "'abc' is no PID"),
+}
+
+
+def interpreter(version: str) -> str | None:
+    """On PATH or under pyenv, whose shims are no interpreters."""
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    candidates = [
+        shutil.which(f"python{version}"),
+        *sorted(map(str, root.glob(f"versions/{version}.*/bin/python{version}"))),
+    ]
+    probe = "import sys; print('%d.%d' % sys.version_info[:2])"
+    for candidate in filter(None, candidates):
+        done = subprocess.run([candidate, "-I", "-c", probe], capture_output=True, text=True, check=False)
+        if done.returncode == 0 and done.stdout.strip() == version:
+            return candidate
+    return None
+
+
+FOUND = {version: path for version in VERSIONS if (path := interpreter(version))}
+
+
+@pytest.fixture(params=VERSIONS)
+def version(request: pytest.FixtureRequest) -> str:
+    wanted: str = request.param
+    if wanted not in FOUND:
+        pytest.skip(f"this machine has no Python {wanted}, on PATH or under pyenv; lint still looks for what 3.8 lacks")
+    return wanted
+
+
+def test_one_of_them_is_there() -> None:
+    missing = sorted(set(VERSIONS) - set(FOUND))
+    if missing:
+        warnings.warn(f"not tried, for want of an interpreter: Python {', '.join(missing)}", stacklevel=1)
+    assert FOUND
+
+
+IMPORT_ALL = """
+import importlib, pathlib, sys
+sys.path.insert(0, sys.argv[1])
+base = pathlib.Path(sys.argv[1], "ansible_collections/gpufleet/checkpoint/plugins")
+names = []
+for path in sorted((base / "module_utils").rglob("*.py")):
+    parts = path.relative_to(base).with_suffix("").parts
+    names.append(".".join(("ansible_collections.gpufleet.checkpoint.plugins",) + parts))
+for name in names:
+    importlib.import_module(name)
+foreign = [name for name, module in sys.modules.items() if "site-packages" in (getattr(module, "__file__", None) or "")]
+assert not foreign, foreign
+print(len(names))
+"""
+
+
+def test_module_utils_load_with_the_standard_library_alone(version: str) -> None:
+    done = subprocess.run(
+        [FOUND[version], "-I", "-S", "-B", "-W", "error", "-c", IMPORT_ALL, str(TREE)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) == len(list((PLUGINS / "module_utils").rglob("*.py")))
+
+
+JOURNAL = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import open_journal
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import read_identity
+me = read_identity(os.getpid())
+with open_journal(sys.argv[2]) as journal:
+    operation = journal.begin(run_id="r", identity=me, executable="x", uid=0, goal="checkpointed", state_before="running",
+                              step="lock", worker=me, park=True, guard="none", backend="cli", device_bytes={"a": 1})
+    child = os.fork()
+    journal.step(operation.id, "child" if child == 0 else "parent")
+    if child == 0:
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert journal.reserve([(me, {"a": 2})], lambda: {"a": 3}) == [None]
+    journal.finish(operation.id, "suspended", "", {"lock": 0.5})
+with open_journal(sys.argv[2], create=False) as journal:
+    assert sorted(journal.steps(operation.id)) == ["child", "lock", "parent"]
+    assert journal.live(me.boot_id)[0].status == "suspended"
+    assert journal.reserved() == {"a": 2}
+"""
+
+
+def test_the_journal_works_with_its_sqlite(version: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [FOUND[version], "-I", "-S", "-B", "-W", "error", "-c", JOURNAL, str(TREE), str(tmp_path / "checkpoint.db")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def ansible_core(venv: str) -> str:
+    """Its version, such as 2.17."""
+    (found,) = (ROOT / "build" / venv).glob("lib/python3*/site-packages/ansible/release.py")
+    said = re.search(r"__version__ = '(\d+\.\d+)\.", found.read_text())
+    assert said is not None
+    return said.group(1)
+
+
+# Which versions of Python a module can run on, by ansible-core.
+TARGETS = {
+    "2.17": VERSIONS[:5],
+    "2.18": VERSIONS,
+    "2.19": VERSIONS,
+    "2.20": VERSIONS[1:],
+    "2.21": VERSIONS[1:],
+}
+
+
+def play(venv: str, python: str, module: str, options: dict[str, object], home: Path) -> dict[str, object]:
+    """What the module returns, run as ansible runs it: packed with everything that it imports, by this interpreter."""
+    done = subprocess.run(
+        [
+            str(ROOT / "build" / venv / "bin/ansible"),
+            "localhost",
+            "-m",
+            f"gpufleet.checkpoint.{module}",
+            "-a",
+            json.dumps(options),
+            "-e",
+            f"ansible_python_interpreter={python}",
+        ],
+        env={
+            "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+            "HOME": str(home),
+            "LC_ALL": "C.UTF-8",
+            "ANSIBLE_COLLECTIONS_PATH": str(TREE),
+            "ANSIBLE_LOCALHOST_WARNING": "0",
+            "ANSIBLE_INVENTORY_UNPARSED_WARNING": "0",
+            "ANSIBLE_DEPRECATION_WARNINGS": "0",
+        },
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = re.search(r"^localhost \| \S+ => (\{.*^\})", done.stdout, re.M | re.S)
+    assert found, done.stdout + done.stderr
+    result: dict[str, object] = json.loads(found.group(1))
+    return result
+
+
+@pytest.mark.parametrize("venv", ["oldest", "venv"])
+def test_the_modules_run_as_ansible_packs_them(venv: str, version: str, tmp_path: Path) -> None:
+    if version not in TARGETS[ansible_core(venv)]:
+        pytest.skip(f"ansible-core {ansible_core(venv)} runs no module on Python {version}")
+    for module, (options, said) in REFUSED.items():
+        result = play(venv, FOUND[version], module, {**options, "journal": str(tmp_path / "db")}, tmp_path)
+        assert said in str(result["msg"])
+    assert not (tmp_path / "db").exists()
+
+
+def test_every_module_is_tried() -> None:
+    assert set(REFUSED) == {path.stem for path in (PLUGINS / "modules").glob("*.py")}
