@@ -161,42 +161,39 @@ def _auto(gpus: Sequence[Gpu], needs: Mapping[str, int], reserved: Mapping[str, 
         if needs.get(uuid, 0) > 0
     }
     chosen: Dict[str, str] = {uuid: uuid for uuid, places in fits.items() if uuid in places}
-    for uuid in sorted(fits, key=lambda each: (-needs[each], by_uuid[each].index)):
-        if uuid not in chosen and not _place(uuid, fits, chosen, order):
+    for uuid in order:
+        if uuid in fits and uuid not in chosen and not _place(uuid, fits, chosen):
             raise _no_room(by_uuid[uuid], gpus, needs, room)
     return _complete(chosen, gpus)
 
 
-def _place(uuid: str, fits: Mapping[str, Sequence[str]], chosen: Dict[str, str], order: Sequence[str]) -> bool:
-    """Finds a place for one more, moving as few others as possible out of theirs: the cheapest augmenting path. A place
-    costs 1 when it is not the GPU's own."""
+def _place(uuid: str, fits: Mapping[str, Sequence[str]], chosen: Dict[str, str]) -> bool:
+    """Finds a place for one more; those who have one may move on for it. False where there is no way.
+
+    The cheapest augmenting path: a place costs 1 unless it is the GPU's own. Each of these paths keeps the number of
+    moves the least possible for all that are placed so far.
+    """
     owner = {place: each for each, place in chosen.items()}
-    cost: Dict[str, int] = {uuid: 0}
-    came_from: Dict[str, Tuple[str, str]] = {}  # place -> who takes it, whence that one comes
+    cost = {uuid: 0}  # of making each of these look for a place
+    taker: Dict[str, str] = {}  # who would take the place, at the price in `best`
     best: Dict[str, int] = {}
-    changed = True
-    while changed:
-        changed = False
-        for each in list(cost):
-            for place in fits[each]:
-                if chosen.get(each) == place:
-                    continue
-                price = cost[each] + (place != each)
-                if place in best and best[place] <= price:
-                    continue
-                best[place] = price
-                came_from[place] = (each, chosen.get(each, ""))
-                changed = True
-                if place in owner:
-                    cost[owner[place]] = price - (place != owner[place])
+    waiting = [uuid]
+    for each in waiting:  # it grows meanwhile
+        for place in fits[each]:
+            price = cost[each] + (place != each)
+            if place == chosen.get(each) or price >= best.get(place, price + 1):
+                continue
+            best[place], taker[place] = price, each
+            if place in owner:
+                cost[owner[place]] = price - (place != owner[place])
+                waiting.append(owner[place])
     free = [place for place in best if place not in owner]
     if not free:
         return False
-    place = min(free, key=lambda each: (best[each], order.index(each)))
+    place = min(free, key=lambda each: best[each])
     while place:
-        each, place_before = came_from[place]
-        chosen[each] = place
-        place = place_before
+        mover = taker[place]
+        place, chosen[mover] = chosen.get(mover, ""), place
     return True
 
 

@@ -124,7 +124,7 @@ class Engine:
             else:
                 self.subjects = self._survey.selected(options.select)
             busy = [subject for subject in self.subjects if subject.kind == _plan.BUSY]
-            if not busy or options.check:
+            if not busy:
                 break
             if time.monotonic() > end:
                 raise Refused([_findings.busy(subject) for subject in busy])
@@ -143,6 +143,11 @@ class Engine:
                     subject.saw(_plan.View(_guess(subject), "us", held_first=True))
                 else:
                     commands[subject.pid] = Command("probe")
+            elif subject.kind == _plan.LOOSE:
+                if self._options.check:
+                    subject.saw(_plan.View(_guess(subject), "us"))
+                else:
+                    commands[subject.pid] = Command("go_on")
             elif subject.kind == _plan.STOPPED and "stopped" in self._options.allow and not subject.process.tracer_pid:
                 if self._options.check:
                     subject.saw(_plan.View("running", "other"))
@@ -157,7 +162,8 @@ class Engine:
             subject.saw(_plan.View(outcome.state, stopped))
             if command.do == "probe" and subject.operation is None:
                 subject.notes.append("it was suspended and stopped by somebody else; taken over")
-            elif command.do == "probe" and subject.operation is not None:
+            elif command.do in ("probe", "go_on") and subject.operation is not None:
+                subject.mended = command.do == "go_on"
                 step = subject.operation.step
                 subject.notes.append(f"a worker had ended in the middle of it (step {step}); carried on from there")
             return
@@ -411,8 +417,8 @@ class Engine:
                 goal=options.goal,
                 executable=subject.process.executable,
                 uid=subject.process.uid,
-                park=options.park,
-                guard=options.guard,
+                park=options.park and self._backend.can_hold,
+                guard=options.guard if self._backend.can_hold else "none",
                 huge_pages=options.huge_pages,
                 backend=self._backend,
                 journal=options.journal,

@@ -16,6 +16,7 @@ RANK: Dict[str, int] = {goal: rank for rank, goal in enumerate(GOALS)}
 ASK = "ask"
 PARKED = "parked"  # suspended and stopped by us
 INTERRUPTED = "interrupted"  # stopped by a worker that is gone: held first, then asked
+LOOSE = "loose"  # the same, but its GPU memory is back: continued first, then asked
 BUSY = "busy"  # a worker is at work on it
 RUNAWAY = "runaway"  # parked once, but its threads run, without their GPU
 STOPPED = "stopped"  # by somebody else
@@ -67,6 +68,10 @@ class NoPathError(Exception):
     """No legal path leads from what was seen to what is wanted."""
 
 
+# Steps that come after a restore that was answered, and nothing but an unlock can be missing. A process that is not
+# locked must not be asked while it is held: a thread that is held inside a call of CUDA would keep it from answering.
+_RESTORED = frozenset(("unlock", "settle", "continue"))
+
 # Steps in which a worker has the process stopped, or may have.
 _STOPPING = frozenset(
     ("stop", "seize", "mask", "checkpoint", "settle", "park", "guard", "restore", "unlock", "continue")
@@ -81,10 +86,11 @@ def look(evidence: Evidence, memory: Optional[Memory]) -> str:
     if ours and memory is not None:
         interrupted = memory.status in ("active", "unknown") and memory.step in _STOPPING
         if evidence.stopped or (evidence.frozen and memory.guard == "cgroup"):
-            if interrupted or (evidence.holds_devices and not evidence.looks_suspended):
-                # A process with exported memory keeps a device open while it is suspended, too: asking decides.
-                return INTERRUPTED if memory.stopped_by == "us" else STOPPED
-            return PARKED
+            if not interrupted and (evidence.looks_suspended or not evidence.holds_devices):
+                return PARKED
+            if memory.stopped_by != "us":
+                return STOPPED
+            return LOOSE if interrupted and evidence.holds_devices and memory.step in _RESTORED else INTERRUPTED
         if evidence.frozen:
             return FROZEN
         if evidence.looks_suspended and memory.park:

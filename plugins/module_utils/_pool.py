@@ -121,7 +121,7 @@ class Pool:
             state="unknown",
             step=command.do,
             text=f"no answer of the driver within {seconds:.3g} s; its state is unknown",
-            remedy=f"Its worker (PID {self.workers[pid]}) goes on waiting. Run the task again: it waits for that worker, "
+            remedy=f"Its worker (PID {self.workers[pid]}) goes on waiting. Run the task again: it waits for it, "
             "and carries on from whatever the driver finished.",
             late=True,
         )

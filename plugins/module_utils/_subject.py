@@ -38,6 +38,7 @@ class Subject:
     guard: str = "none"
     guard_pid: Optional[int] = None
     touched: bool = False
+    mended: bool = False
     failure: Optional[Outcome] = None
     undo_failure: Optional[Outcome] = None
     undone: bool = False
@@ -91,7 +92,11 @@ class Subject:
 
     @property
     def changed(self) -> bool:
-        return self.touched and (self.state, self.stopped, self.guarded) != (
+        return self.mended or (self.touched and self._differs)
+
+    @property
+    def _differs(self) -> bool:
+        return (self.state, self.stopped, self.guarded) != (
             self.view.state,
             self.view.stopped,
             self.view.guarded,

@@ -15,13 +15,13 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards impor
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.process import pending
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._host import read_boot_id
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal, Operation
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import is_alive
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import ProcessSnapshot, is_alive
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._select import select
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._snapshot import Snapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._subject import Subject, waiting_words
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._targets import check_targets, own_ancestors
 
-OURS = frozenset((_plan.PARKED, _plan.INTERRUPTED, _plan.RUNAWAY, _plan.BUSY))
+OURS = frozenset((_plan.PARKED, _plan.INTERRUPTED, _plan.LOOSE, _plan.RUNAWAY, _plan.BUSY))
 
 
 class Survey:
@@ -76,6 +76,8 @@ class Survey:
             holds_devices=bool(process.has_devices),
         )
         kind = _plan.look(evidence, memory)
+        if operation is not None and _is_letting_go(process, operation):
+            kind = _plan.BUSY
         if kind == _plan.UNOWNED and "parked_unowned" in self._allow:
             kind = _plan.INTERRUPTED
         subject = Subject(process, operation, kind)
@@ -133,6 +135,12 @@ def _is_traced_by_others(subject: Subject) -> bool:
     tracer = subject.process.tracer_pid
     worker = subject.operation.worker if subject.operation is not None else None
     return subject.kind in OURS and tracer != 0 and (worker is None or worker.pid != tracer)
+
+
+def _is_letting_go(process: ProcessSnapshot, operation: Operation) -> bool:
+    """Its worker has written that it is done, but was attached still when the process was read, a moment before."""
+    worker = operation.worker
+    return worker is not None and process.tracer_pid == worker.pid and operation.status not in ("suspended", "failed")
 
 
 def _memory(operation: Operation) -> _plan.Memory:

@@ -324,7 +324,7 @@ class Worker:
                 backend=job.backend.name,
             )
             return
-        self._journal.step(self._operation.id, name)
+        self._journal.step(self._operation.id, name, status="active")
 
     def _fields(self, **changed: object) -> None:
         """What a later run needs to know or to undo, durable before the next step."""
@@ -456,8 +456,7 @@ class Worker:
             self._hold = self._seize(self._target())
         if self._hold is not None:
             reply = self._held(lambda: self._backend.unlock(self._pid))
-            state = self._read_state().state or "unknown"
-            self._let_go(run=self._stopped != "other")
+            state = self._run_on("running" if reply.ok else "locked")
         else:
             reply = self._ask(self._backend.unlock(self._pid), drop=False)
             state = self._read_state().state or "unknown"
@@ -535,14 +534,26 @@ class Worker:
             hold=self._hold,
         )
         last = replies[-1]
+        failed = calls[len(replies) - 1][0]
+        if replies[0] is not None and replies[0].ok:
+            state = self._run_on(goal if last is not None and last.ok else "locked")
+            return self._outcome(state == goal, state, last, failed, _restore_remedy(last, state, command))
         state = self._read_state().state or "unknown"
-        if state == goal:
-            self._step("continue")
-            self._notes.extend(waiting_words(name) for name in self._hold.pending())
-            self._let_go(run=self._stopped != "other")
-            return self._outcome(True, state)
         self._stopped = self._stopped or "us"
-        return self._outcome(False, state, last, calls[len(replies) - 1][0], _restore_remedy(last, state, command))
+        return self._outcome(False, state, last, failed, _restore_remedy(last, state, command))
+
+    def _run_on(self, expected: str) -> str:
+        """Let a process that is held, and has its GPU memory, go on, and read its state after that.
+
+        Not before: a thread that is held inside a call of CUDA keeps the driver from telling the state of a process
+        that is not locked, for ever. expected: the state of one that stays stopped, which can't be asked at all.
+        """
+        self._step("continue")
+        if self._hold is not None:
+            self._notes.extend(waiting_words(name) for name in self._hold.pending())
+        run = self._stopped != "other"
+        self._let_go(run)
+        return self._ask(self._backend.state(self._pid)).state or "unknown" if run else expected
 
     def _resume_unheld(self, calls: List[Tuple[str, Callable[[], Call]]], goal: str) -> Outcome:
         last: Optional[Reply] = None
@@ -567,13 +578,11 @@ class Worker:
         return failed or self._outcome(state == "checkpointed", state, step="guard")
 
     def _go_on(self, command: Command) -> Outcome:
-        """Let a process that is held, or stopped by us, run again in the state that it is in."""
-        self._step("continue")
+        """Let a process that was left stopped, and has its GPU memory, run again in the state that it is in."""
         if self._hold is None:
             self._hold = self._seize(self._target())
-        state = self._read_state().state or "unknown"
-        self._let_go(run=True)
-        return self._outcome(True, state)
+        state = self._run_on("unknown")
+        return self._outcome(state != "unknown", state)
 
     # Holding
 

@@ -167,7 +167,7 @@ options:
       - A dictionary maps every GPU of the host to one of them, each named exactly once on either side, by UUID or
         index. A map that swaps two GPUs of a host with four names all four.
       - Without it, every process is restored where it was.
-      - Needs driver 580 or newer with O(backend=cli), and driver 570 or newer with O(backend=libcuda).
+      - Needs driver 580 or newer.
     type: raw
   huge_pages:
     description:
@@ -320,10 +320,15 @@ processes:
       type: int
       sample: 4711
     identity:
-      description: With the PID, what tells this process from every other one.
+      description: What tells this process from every other one. O(pids) takes it as an entry.
       returned: success
       type: dict
       contains:
+        pid:
+          description: The process id.
+          returned: success
+          type: int
+          sample: 4711
         start_ticks:
           description: When the process started, in clock ticks after the boot of the host.
           returned: success

@@ -127,10 +127,15 @@ processes:
       type: int
       sample: 4711
     identity:
-      description: With the PID, what tells this process from every other one.
+      description: What tells this process from every other one. O(pids) takes it as an entry.
       returned: success
       type: dict
       contains:
+        pid:
+          description: The process id.
+          returned: success
+          type: int
+          sample: 4711
         start_ticks:
           description: When the process started, in clock ticks after the boot of the host.
           returned: success

@@ -304,7 +304,8 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="gpufleet-recorder-") as scratch:
         Path(scratch).chmod(0o755)
         # A copy that an ordinary user can execute, too, wherever the original lies.
-        copied = shutil.copy(program, Path(scratch) / "gpusim-workload")
+        copied = Path(scratch) / "gpusim-workload"
+        shutil.copy(program, copied)
         copied.chmod(0o755)
         for one in chosen:
             begun = time.monotonic()

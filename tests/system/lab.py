@@ -121,6 +121,10 @@ class Lab:
             assert time.monotonic() < end, f"{what}: not within {seconds:.0f} s"
             time.sleep(0.05)
 
+    def wait_until_gone(self, what: str, query: str) -> None:
+        """Until the journal gives no row for it."""
+        self.wait_for(f"end of {what}", lambda: not self.ask("journal", query))
+
     def is_parked(self, *jobs: Job) -> bool:
         """Stopped, every thread, and without a GPU."""
         return all(

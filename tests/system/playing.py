@@ -120,14 +120,16 @@ class Result:
 
 
 class Play:
-    """A playbook that runs; `wait` gives the results."""
+    """A playbook that runs; `wait` gives the results. tasks: of one play, or the text of a whole playbook."""
 
-    def __init__(self, fleet: Fleet, tasks: list[Task], hosts: str = "all", arguments: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, fleet: Fleet, tasks: list[Task] | str, hosts: str = "all", arguments: tuple[str, ...] = ()
+    ) -> None:
         self.directory = Path(tempfile.mkdtemp(dir=fleet.directory, prefix="play-"))
         self.capture = self.directory / "results"
         self.capture.touch()
-        book = [{"hosts": hosts, "gather_facts": False, "ignore_unreachable": True, "tasks": tasks}]
-        (self.directory / "play.yml").write_text(json.dumps(book))
+        play = {"hosts": hosts, "gather_facts": False, "ignore_unreachable": True, "tasks": tasks}
+        (self.directory / "play.yml").write_text(tasks if isinstance(tasks, str) else json.dumps([play]))
         self.log = self.directory / "log"
         with self.log.open("wb") as output:
             self.process = subprocess.Popen(
@@ -156,6 +158,11 @@ class Play:
         results = self.results()
         assert results, self.log.read_text()
         return results
+
+    def text(self) -> str:
+        """What a person sees of it, once it has ended well."""
+        assert self.process.wait(240) == 0, self.log.read_text()
+        return self.log.read_text()
 
     def kill(self) -> None:
         """As if the controller lost its power: every process of it at once."""

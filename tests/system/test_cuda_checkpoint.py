@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -351,6 +352,21 @@ def ad_hoc(lab: Lab, module: str, arguments: str) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def test_the_playbooks_of_the_guide_run(lab: Lab) -> None:
+    """docs/first-suspend.md, as it stands there, but for the name of the host."""
+    guide = (ROOT / "docs/first-suspend.md").read_text()
+    books = {name: book for name, book in re.findall(r"```yaml\n# (\w+)\.yml\n(.*?)```", guide, re.DOTALL)}
+    assert list(books) == ["look", "suspend", "resume"]
+    first, second = lab.start(Workload(gpu=0), Workload(gpu=1))
+    book = "".join(books[name] for name in ("look", "suspend", "look", "resume")).replace(
+        "hosts: gpu1", f"hosts: {lab.host.name}"
+    )
+    lines = Play(lab.host.fleet, book, arguments=("-e", "ansible_become=false")).text()
+    assert f"PID {first.pid} /usr/local/bin/gpusim-workload of root, GPU 0: running, 80.00 MB" in lines
+    assert f"PID {first.pid} /usr/local/bin/gpusim-workload of root, GPU 0: checkpointed, parked, 80.00 MB" in lines
+    assert lines.count(f"PID {second.pid} /usr/local/bin/gpusim-workload of root, GPU 1: running, 80.00 MB") == 2
 
 
 def test_without_the_module_and_without_parking_such_a_process_dies(lab: Lab) -> None:

@@ -55,7 +55,7 @@ _BY_CALL: Dict[Tuple[str, int], Advice] = {
         "Let it end by itself; for the next one, free host memory or raise the limit first",
     ),
     ("checkpoint", 304): Advice(
-        "the process ended meanwhile, as by the OOM killer of a small cgroup, or the caller is neither its owner nor root",
+        "the process ended meanwhile (as by the OOM killer of a small cgroup), or it is not the caller's",
         "Look whether it still runs, and at its cgroup's memory limit",
     ),
     ("checkpoint", 999): Advice(

@@ -42,8 +42,10 @@ class CgroupMemory(Hazard):
         top = [group for group in _memory_groups(process) if group.hidden_ancestors]
         if "cgroups" in process.unreadable:
             return "their control groups can't be read"
+        if dark and not dark[0].directory:
+            return f"the control group {dark[0].path} can't be seen here (not mounted, or outside the cgroup namespace)"
         if dark:
-            return f"memory limits of {comma(group.path for group in dark)} can't be read here"
+            return f"memory limits of {comma(group.path for group in dark)} can't be read"
         if top:
             return f"memory limits above {top[0].path} can't be seen from this cgroup namespace"
         return ""
@@ -60,7 +62,7 @@ class CgroupMemory(Hazard):
             found.append(
                 self.finding(
                     subject,
-                    f"{place}, so that a limit can't be ruled out",
+                    f"{place}, so that a memory limit can't be ruled out",
                     "Past a limit, the kernel kills the program in mid-checkpoint, or slows it to a crawl",
                     "Compare the limits with the GPU memory, or run this on the host itself, not in a container",
                     pid,

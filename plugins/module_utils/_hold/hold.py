@@ -31,6 +31,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process impor
 # Seconds between two looks: short while something moves, long while the driver copies.
 _SHORT, _LONG = 0.0002, 0.01
 _MOMENT = 1.0
+_TRIES = 20
 
 
 class Call(Protocol):
@@ -62,7 +63,8 @@ class Hold:
     when that thread ends. Deadlines are values of time.monotonic().
 
     stopped_before: the process was stopped already when `stop` was called.
-    created: threads that the restore thread has created while it ran alone.
+    created: threads that the restore thread has created while it ran alone, and that are still there; created_ever: how
+    many it was. continues: how often somebody has continued the process while it was held.
     """
 
     def __init__(self, identity: Identity, restore_tid: Optional[int] = None) -> None:
@@ -71,6 +73,8 @@ class Hold:
         self.restore_tid = restore_tid
         self.stopped_before = False
         self.created: Set[int] = set()
+        self.created_ever = 0
+        self.continues = 0
         self._handle = process.Handle(identity)
         self._owner = (os.getpid(), threading.get_ident())
         self._held: Set[int] = set()
@@ -257,6 +261,7 @@ class Hold:
                     return
                 # A thread that it creates is found by the next scan.
                 self._order(ptrace.cont, tid, 0 if status.event else status.signal)
+                self._order(ptrace.interrupt, tid)
             status = self._next(tid, deadline)
             if status is not None:
                 continue
@@ -396,6 +401,7 @@ class Hold:
                     self._at_rest(tid, status)
                 else:
                     self._pass_on(tid, status)
+                    self._order(ptrace.interrupt, tid)
             for tid in self._running - before:
                 self._order(ptrace.interrupt, tid)
             if self._running and pause.over():
@@ -515,33 +521,38 @@ class Hold:
         self._handle.send(signal.SIGSTOP)
         before = self._mask_of(tid)
         self._order(ptrace.set_mask, tid, masks.STOPPING)
-        deliver = 0
+        self._loose = not self._take_stop(tid)
+        self._order(ptrace.set_mask, tid, before)
+        if self._loose:
+            self._handle.send(signal.SIGSTOP)
+
+    def _take_stop(self, tid: int) -> bool:
+        """False: somebody continues it faster than it can be stopped, or it is frozen and takes no signal."""
+        deliver = tries = 0
         ptrace.signal_thread(self.pid, tid, signal.SIGSTOP)
-        while True:
+        while tries < _TRIES:
             self._order(ptrace.cont, tid, deliver)
             status = self._next(tid, time.monotonic() + _MOMENT)
-            deliver = 0
             if status is None:
-                # Its control group is frozen: it goes nowhere, and takes no signal either. They wait for all.
-                self._handle.send(signal.SIGSTOP)
                 self._running.add(tid)
                 self._trap(tid)
-                break
+                return False
+            deliver = 0
             if status.event != ptrace.EVENT_STOP:
                 deliver = status.signal
-            elif status.signal == signal.SIGTRAP:
-                ptrace.signal_thread(self.pid, tid, signal.SIGSTOP)
+            elif status.signal != signal.SIGTRAP:
+                return True
             else:
-                break
-        self._order(ptrace.set_mask, tid, before)
-        self._loose = False
+                tries += 1
+                ptrace.signal_thread(self.pid, tid, signal.SIGSTOP)
+        return False
 
     def _trap(self, tid: int) -> None:
-        """A stop in which it takes orders."""
+        """A stop in which it takes orders. Any other stop that comes first takes the interrupt away."""
         if tid not in self._listening and tid not in self._running:
             return
-        self._order(ptrace.interrupt, tid)
         while True:
+            self._order(ptrace.interrupt, tid)
             status = self._next(tid, time.monotonic() + 10 * _MOMENT)
             if status is None:
                 raise self._not_at_rest(tid)
@@ -577,17 +588,18 @@ class Hold:
         return moved
 
     def _serve_listening(self) -> bool:
+        """Once for each: while it is continued again and again, the others have their turn."""
         moved = False
         for tid in sorted(self._listening):
-            while tid in self._listening:
-                status = self._poll(tid)
-                if status is None:
-                    break
-                moved = True
-                self._listening.discard(tid)
-                if status.signal == signal.SIGTRAP:
-                    self._stop_group(tid)
-                self._listen(tid)
+            status = self._poll(tid)
+            if status is None:
+                continue
+            moved = True
+            self._listening.discard(tid)
+            if status.signal == signal.SIGTRAP:
+                self.continues += 1
+                self._stop_group(tid)
+            self._listen(tid)
         return moved
 
     def _poll(self, tid: int) -> Optional[ptrace.Status]:
@@ -646,6 +658,7 @@ class Hold:
                 new = ptrace.new_thread(tid)
                 for group in (self._held, self.created, self._running):
                     group.add(new)
+                self.created_ever += 1
             elif self._masked and deliver and masks.must_wait(deliver):
                 # A SIGCONT is sent anyway when it is let run, and must not be before.
                 if deliver != signal.SIGCONT:

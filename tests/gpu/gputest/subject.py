@@ -51,6 +51,11 @@ class Look:
     def parked(self) -> bool:
         return self.life == "alive" and self.stopped and not self.devices
 
+    @property
+    def frozen(self) -> bool:
+        """A thread that the freezer of version 2 holds reads S, not T."""
+        return self.life == "alive" and all(state in "TtZXS" for state in self.states) and not self.devices
+
     def short(self) -> Dict[str, Any]:
         states = {state: self.states.count(state) for state in sorted(set(self.states))}
         return {

@@ -48,10 +48,10 @@ def resumed(t: Trial, subjects: List[Subject]) -> None:
     t.nothing_left(subjects)
 
 
-def still(t: Trial, one: Subject, before: Look, when: str) -> None:
+def still(t: Trial, one: Subject, before: Look, when: str, frozen: bool = False) -> None:
     time.sleep(1)
     now = one.look()
-    t.expect(now.parked, f"{one.name} is parked {when}", seen=now.short())
+    t.expect(now.frozen if frozen else now.parked, f"{one.name} is parked {when}", seen=now.short())
     moved = [(was, its) for was, its in zip(before.at, now.at, strict=False) if was != its]
     same = not moved and len(before.at) == len(now.at) and all("running" not in its for _tid, its in now.at)
     t.expect(same, f"no thread of {one.name} has moved in its program {when}", moved=moved)

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import time
-from typing import Any, List, Sequence
+from pathlib import Path
+from typing import Any, List, Optional, Sequence
 
 from conform import nvml
 
@@ -76,6 +77,15 @@ def backend_toggle(t: Trial) -> None:
     t.nothing_left([one])
 
 
+def frozen_group(pid: int) -> Optional[str]:
+    """cgroup.events of the version 2 group of a process."""
+    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+        if line.startswith("0::"):
+            events = Path("/sys/fs/cgroup" + line[3:]) / "cgroup.events"
+            return events.read_text() if events.exists() else None
+    return None
+
+
 @test("ways/guard-cgroup", requires=["freezer_cgroup"], seconds=240)
 def guard_cgroup(t: Trial) -> None:
     """The control group freezer in addition: 1000 foreign SIGCONTs continue nothing."""
@@ -87,7 +97,9 @@ def guard_cgroup(t: Trial) -> None:
     for one in subjects:
         foreign(one)
     for one, was in zip(subjects, before, strict=True):
-        still(t, one, was, "frozen, after 1000 SIGCONTs")
+        events = frozen_group(one.pid)
+        t.expect(events is not None and "frozen 1" in events, f"{one.name}: its control group is frozen", seen=events)
+        still(t, one, was, "frozen, after 1000 SIGCONTs", frozen=True)
     again = t.module("suspend again", "checkpointed", subjects, guard="cgroup")
     t.reached("suspend again", again, "checkpointed", subjects, changed=False)
     back(t, subjects)

@@ -6,6 +6,7 @@
 import itertools
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -241,28 +242,35 @@ def cheapest(host: list[Gpu], needs: dict[str, int], reserved: dict[str, int]) -
     return best
 
 
-@pytest.mark.parametrize("seed", range(400))
-def test_auto_against_every_permutation(seed: int) -> None:
+@pytest.mark.parametrize(("seeds", "taken"), [(range(3000), 0.0), (range(3000, 3500), 0.3)], ids=["free", "reserved"])
+def test_auto_against_every_permutation(seeds: Sequence[int], taken: float) -> None:
     """Whole, with room for everything, and no more moves than the best of all permutations; refused exactly where none
-    has room."""
+    has room. In a few of them (144, 1141) one that has moved has to move on for the next."""
+    outcomes = Counter(check_against_every_permutation(seed, taken) for seed in seeds)
+    assert min(outcomes[moved] for moved in (None, 0, 1, 2)) > 10
+
+
+def check_against_every_permutation(seed: int, taken: float) -> Optional[int]:
+    """How many moves there were; None where it was refused."""
     chance = random.Random(seed)
-    count = chance.randint(1, 5)
-    names = [chance.choice(["A100", "H200"]) for _gpu in range(count)]
-    host = gpus(*[chance.randint(0, 6) * 10 for _gpu in range(count)], names=names)
+    count = chance.randint(3, 6)
+    names = [chance.choice(["A100", "A100", "H200"]) for _gpu in range(count)]
+    host = gpus(*[chance.randint(0, 9) * 10 for _gpu in range(count)], names=names)
+    needs = {gpu.uuid: chance.randint(0, 9) * 10 * MIB for gpu in host if chance.random() < 0.85}
+    reserved = {gpu.uuid: 10 * MIB for gpu in host if chance.random() < taken}
     chance.shuffle(host)
-    needs = {gpu.uuid: chance.randint(0, 5) * 10 * MIB for gpu in host if chance.random() < 0.7}
-    reserved = {gpu.uuid: 10 * MIB for gpu in host if chance.random() < 0.3}
     best = cheapest(host, needs, reserved)
     if best is None:
         with pytest.raises(DeviceMapError):
             resolve("auto", host, needs, reserved)
-        return
+        return None
     result = resolve("auto", host, needs, reserved)
     assert_whole(result, host)
     room = {gpu.uuid: gpu.free_bytes - reserved.get(gpu.uuid, 0) for gpu in host}
     for place, size in result.targets(needs).items():
         assert size == 0 or room[place] >= size
-    assert moves(result, needs) == best
+    assert moves(result, needs) == best, f"seed {seed}"
+    return best
 
 
 def test_auto_is_quick_with_sixteen_gpus() -> None:

@@ -51,6 +51,7 @@ BETWEEN = Seen((), False, True)
         (BETWEEN, None, None),
         (None, None, 304),
         (Seen(None, None, None), None, 304),
+        (Seen(None, False, True), None, 304),
         (Seen((), None, True), None, 304),
         (Seen((), False, None), None, 304),
     ],

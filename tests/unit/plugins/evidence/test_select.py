@@ -26,9 +26,11 @@ DOCKER = "3f1c" + "0" * 60
 POD = "3f1d" + "0" * 60
 
 
+OWN = read_process(os.getpid())
+
+
 def process(pid: int, **fields: Any) -> ProcessSnapshot:
-    own = read_process(os.getpid())
-    assert own is not None
+    assert OWN is not None
     defaults: Dict[str, Any] = {
         "identity": Identity(pid, 1, "boot"),
         "uvm_socket": True,
@@ -39,7 +41,7 @@ def process(pid: int, **fields: Any) -> ProcessSnapshot:
         "cgroup_paths": ("/",),
         "environment": {},
     }
-    return replace(own, **{**defaults, **fields})
+    return replace(OWN, **{**defaults, **fields})
 
 
 def gpu(index: int, uuid: str, *pids: int) -> GpuSnapshot:

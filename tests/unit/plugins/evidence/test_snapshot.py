@@ -19,7 +19,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process impor
     Mapping,
     ProcessSnapshot,
     ThreadSnapshot,
-    list_processes,
+    read_process,
 )
 
 UUID = "GPU-00000000-0000-4000-8000-000000000000"
@@ -29,7 +29,8 @@ GPU = GpuSnapshot(
 
 
 def snapshot() -> _snapshot.Snapshot:
-    (own,) = [one for one in list_processes([os.getpid()]) if one.pid == os.getpid()]
+    own = read_process(os.getpid())
+    assert own is not None
     full = replace(
         own,
         threads=(ThreadSnapshot(1, "a", "S"),),

@@ -70,6 +70,16 @@ def test_unknown_blocks_where_a_process_could_be_lost(fields: Dict[str, object],
     [
         ({"frozen": None, "cgroups": ()}, "stopped_or_frozen", "/proc/PID/cgroup can't be read"),
         ({"cgroups": (), "unreadable": ("cgroups",)}, "cgroup_memory", "their control groups can't be read"),
+        (
+            {"cgroups": (CgroupSnapshot(1, "memory", "/x", "", unreadable=("memory",)),)},
+            "cgroup_memory",
+            "the control group /x can't be seen here (not mounted, or outside the cgroup namespace)",
+        ),
+        (
+            {"cgroups": (CgroupSnapshot(2, "", "/x", "/sys/fs/cgroup/x", unreadable=("memory",)),)},
+            "cgroup_memory",
+            "memory limits of /x can't be read, so that a memory limit can't be ruled out",
+        ),
     ],
 )
 def test_unknown_warns_where_nothing_is_lost_by_it(fields: Dict[str, object], hazard: str, words: str) -> None:

@@ -129,7 +129,13 @@ class Target:
         theirs_in, self.requests = os.pipe()
         self.replies, theirs_out = os.pipe()
         self.popen = subprocess.Popen(
-            [*argv, program(), self.path, str(threads), *(str(option) for option in options)],
+            [
+                *argv,
+                program(),
+                self.path,
+                str(threads),
+                *(str(int(option) if isinstance(option, int) else option) for option in options),
+            ],
             stdin=theirs_in,
             stdout=theirs_out,
             start_new_session=True,

@@ -2,7 +2,7 @@
  * GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
  * SPDX-License-Identifier: GPL-3.0-or-later
  *
- * Something to hold: threads that count as fast as they can, and a "restore thread" that does what it is told through
+ * Something to hold: threads that count, and a "restore thread" that does what it is told through
  * standard input. What happens is written to a shared file. A thread that counts while the state is "checkpointed"
  * would have touched memory that is not there: it is noted as a violation.
  */
@@ -26,7 +26,7 @@ enum { CHECKPOINTED = 2, SLOTS = 4096, COUNTERS = 1024, HANDLED = 64, HANDLED_BY
 enum { READY, RESTORE_TID, STATE, VIOLATIONS, CREATED, CREATED_SUM, BUSY, PID, READS, GATE };
 
 static volatile uint64_t *shared;
-static int counting, other_mask, uninterruptible;
+static int counting, spinning, other_mask, uninterruptible;
 
 static void add(int slot, uint64_t value) { __atomic_fetch_add(&shared[slot], value, __ATOMIC_SEQ_CST); }
 
@@ -40,6 +40,7 @@ static void *count(void *slot) {
     for (;;) {
         if (shared[STATE] == CHECKPOINTED) add(VIOLATIONS, 1);
         ++*own;
+        if (!spinning) usleep(500);
     }
     return NULL;
 }
@@ -56,6 +57,7 @@ static void *storm(void *slot) {
         if (shared[STATE] == CHECKPOINTED) add(VIOLATIONS, 1);
         if (!pthread_create(&thread, NULL, brief, NULL)) pthread_join(thread, NULL);
         ++shared[(intptr_t)slot];
+        usleep(100);
     }
     return NULL;
 }
@@ -155,11 +157,14 @@ static void start(void *(*work)(void *), intptr_t argument) {
     if (pthread_create(&thread, &attributes, work, (void *)argument)) exit(71);
 }
 
-/* target FILE THREADS [storm N] [vfork MS] [handlers] [exit-main] [mask SIGNAL] [ppoll] [uninterruptible] [alone] */
+/* target FILE THREADS [spin] [storm N] [vfork MS] [handlers] [exit-main] [mask SIGNAL] [ppoll] [uninterruptible] [alone] */
 int main(int argc, char **argv) {
     int file = open(argv[1], O_RDWR), leave = 0, alone = 0;
     shared = mmap(NULL, SLOTS * sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (shared == MAP_FAILED || nice(5) < -1) return 70;
+    /* before any of them starts */
+    for (int i = 3; i < argc; ++i)
+        if (!strcmp(argv[i], "spin")) spinning = 1;
     shared[GATE] = 1;
     shared[PID] = (uint64_t)getpid();
     counting = atoi(argv[2]);

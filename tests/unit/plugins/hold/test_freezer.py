@@ -63,7 +63,7 @@ def park_frozen(target: Target) -> None:
 
 @needs_v2
 def test_a_frozen_process_runs_nothing_without_any_guard_and_comes_back(group: Path) -> None:
-    with Target(30) as target:
+    with Target(30, "spin") as target:
         enter(group, target)
         home = own_group(target)
         park_frozen(target)
@@ -101,9 +101,8 @@ def test_frozen_and_guarded_at_once(group: Path) -> None:
         tell("guarding")
         return guard(hold)
 
-    with Target(30) as target, Holder(work) as holder:
+    with Target(30, "spin") as target, Holder(work) as holder:
         enter(group, target)
-        target.set_slot(10, 1)
         assert holder.next() == "guarding"
         before = target.counters()
         for _number in range(20):

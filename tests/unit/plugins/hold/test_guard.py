@@ -64,6 +64,7 @@ def guarding(target: Target, adopt: bool = False, block: bool = False, linger: b
             park.let_go(hold, run=False)
         return {
             "reason": reason,
+            "continues": hold.continues,
             "held": held_on,
             "cpu": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
             "switches": after.ru_nvcsw - before.ru_nvcsw,
@@ -86,21 +87,23 @@ def release(holder: Holder) -> Dict[str, Any]:
 
 
 def test_a_thousand_foreign_continues_and_no_instruction() -> None:
-    with Target(60) as target, guarding(target) as holder:
+    with Target(60, "spin") as target, guarding(target) as holder:
         before = target.counters()
         for _number in range(1000):
             os.kill(target.pid, signal.SIGCONT)
             time.sleep(0.0002)
         time.sleep(0.05)
         assert target.counters() == before
-        assert release(holder)["reason"] == "released"
+        found = release(holder)
+        assert found["reason"] == "released"
+        assert 1 <= found["continues"] <= 1000
         target.assert_parked()
         held(lambda: resume(target))
         target.assert_runs()
 
 
 def test_a_guard_that_is_killed_leaves_it_parked() -> None:
-    with Target(20) as target, guarding(target) as holder:
+    with Target(20, "spin") as target, guarding(target) as holder:
         for _number in range(50):
             os.kill(target.pid, signal.SIGCONT)
         time.sleep(0.05)

@@ -212,7 +212,7 @@ def test_at_any_moment() -> None:
         park.let_go(hold, run=True)
 
     with Target(12, "mask", signal.SIGUSR2) as target:
-        for _round in range(25):
+        for _round in range(20):
             with Holder(work) as holder:
                 time.sleep(moments.random() * 0.04)
                 holder.kill()

@@ -14,8 +14,9 @@ from typing import Any, Callable, List, Optional, Tuple
 
 import pytest
 
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold import masks, park
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold import masks, park, process
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.errors import HoldError
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.guard import guard
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.hold import Hold
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import Identity
 from tests.unit.plugins.hold.helpers import (
@@ -47,9 +48,9 @@ def blocked(target: Target, tid: Optional[int] = None) -> int:
     return int(status(target.pid, "SigBlk", tid or target.slot(RESTORE_TID)), 16)
 
 
-@pytest.mark.parametrize("threads", [0, 1, 60])
-def test_suspended_is_parked_and_comes_back(threads: int) -> None:
-    with Target(threads) as target:
+@pytest.mark.parametrize(("threads", "options"), [(0, ()), (1, ("spin",)), (60, ()), (20, ("spin",))])
+def test_suspended_is_parked_and_comes_back(threads: int, options: Tuple[str, ...]) -> None:
+    with Target(threads, *options) as target:
         for _round in range(3):
             held(lambda: suspend(target))
             target.assert_parked()
@@ -331,9 +332,14 @@ def test_threads_that_the_restore_thread_creates_run_with_it_and_are_held_with_i
 
 
 def test_threads_that_the_restore_thread_creates_and_joins() -> None:
+    def work() -> Tuple[int, int]:
+        _reply, hold = park.suspend(target.target, target.call("t", 8))
+        park.let_go(hold, run=False)
+        return hold.created_ever, len(hold.created)
+
     with Target(3) as target:
         for _round in range(3):
-            held(lambda: park.let_go(park.suspend(target.target, target.call("t", 8))[1], run=False))
+            assert held(work) == (8, 0)
             target.assert_parked()
             held(lambda: resume(target))
         assert target.slot(CREATED) == 24
@@ -424,7 +430,7 @@ def test_a_deadly_signal_waits_until_it_is_resumed(number: int) -> None:
 
 
 def test_continues_during_the_checkpoint_change_nothing() -> None:
-    with Target(30) as target, target.gate_shut(), Holder(lambda tell: suspend(target)) as holder:
+    with Target(30, "spin") as target, target.gate_shut(), Holder(lambda tell: suspend(target)) as holder:
         target.await_work()
         before = target.counters()
         for _number in range(200):
@@ -632,6 +638,53 @@ def test_the_same_hold_goes_all_the_way() -> None:
 
     with Target(20) as target:
         assert held(work) == ["checkpointed", "running"] * 3
+        target.assert_runs()
+
+
+def test_a_hold_that_was_lost_is_taken_up_again() -> None:
+    """By the same holder, after an error in its own code: only it could."""
+
+    def work() -> None:
+        park.suspend(target.target, target.call("c", 1))
+        hold = park.adopt(target.target)
+        replies, hold = park.resume(target.target, target.resuming(), hold=hold)
+        assert [reply is not None and reply.ok for reply in replies] == [True, True]
+        park.let_go(hold, run=True)
+
+    with Target(10) as target:
+        held(work)
+        target.assert_runs()
+
+
+def test_one_that_is_continued_again_and_again_is_stopped_where_it_must_not_run() -> None:
+    def continue_it(tell: Callable[[Any], None]) -> None:
+        while True:
+            os.kill(target.pid, signal.SIGCONT)
+
+    def adopt(tell: Callable[[Any], None]) -> None:
+        hold = park.adopt(target.target)
+        tell("held")
+        guard(hold)
+
+    with Target(10) as target, Holder(continue_it) as other, Holder(adopt) as holder:
+        assert holder.next() == "held"
+        target.assert_still(0.2)
+        other.kill()
+        holder.signal(signal.SIGTERM)
+        holder.result()
+        target.assert_parked()
+
+
+def test_one_that_is_continued_again_and_again_is_not_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Target(3) as target:
+        monkeypatch.setattr(process, "live_tasks", lambda pid: {pid: "S", pid + 1: "R"})
+        hold = Hold(target.identity)
+        with pytest.raises(HoldError) as caught:
+            hold.stop(time.monotonic() + 0.15)
+        hold.close()
+        monkeypatch.undo()
+        assert f"thread {target.pid} (target): state" in caught.value.evidence and "(and 1 more)" in str(caught.value)
+        assert "somebody continues it again and again" in caught.value.reason
         target.assert_runs()
 
 
