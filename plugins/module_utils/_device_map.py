@@ -178,7 +178,8 @@ def _place(uuid: str, fits: Mapping[str, Sequence[str]], chosen: Dict[str, str])
     taker: Dict[str, str] = {}  # who would take the place, at the price in `best`
     best: Dict[str, int] = {}
     waiting = [uuid]
-    for each in waiting:  # it grows meanwhile
+    while waiting:
+        each = waiting.pop(0)
         for place in fits[each]:
             price = cost[each] + (place != each)
             if place == chosen.get(each) or price >= best.get(place, price + 1):

@@ -24,6 +24,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils import (
     _worker,
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._arguments import ArgumentError, Options
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.advice import advise
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.backend import Backend
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import GpuSnapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import OPTIONS as HAZARD_OPTIONS
@@ -103,6 +104,7 @@ class Engine:
             self._decide()
             if not self._options.check:
                 self._act()
+                self._settle()
             if any(subject.failure is not None for subject in self.subjects):
                 raise Failed(self._message(""))
         finally:
@@ -244,6 +246,12 @@ class Engine:
             for uuid, held in (subject.device_bytes or {}).items():
                 needs[uuid] = needs.get(uuid, 0) + held
         self._pairs = _device_map.resolve(self._options.device_map, self.gpus, needs).pairs
+        if self._pairs and not self._backend.can_map:
+            raise ArgumentError(
+                "device_map",
+                f"the {self._backend.name} backend of this driver restores to the same GPUs only",
+                "Leave it out; drivers from 580 on take a map.",
+            )
 
     def _gate_restores(self, towards: Sequence[Subject]) -> List[Finding]:
         """Each for itself here, too: what has room comes back, what has none stays suspended and is named. Only where
@@ -329,6 +337,9 @@ class Engine:
         for subject in subjects:
             if subject.failure is not None and subject.failure.lost_worker:
                 again = self._survey.again(subject.pid)
+                if again is None:
+                    subject.state = "gone"
+                    continue
                 subject.operation = again.operation
                 commands[subject.pid] = Command("probe" if again.kind == _plan.INTERRUPTED else "state")
                 if again.kind == _plan.PARKED:
@@ -386,6 +397,17 @@ class Engine:
             if shortage is None:
                 fitting.append(subject)
         return fitting
+
+    def _settle(self) -> None:
+        """Operations whose worker died, of processes that need nothing: the journal would wait for them for ever."""
+        for subject in self.subjects:
+            operation = subject.operation
+            if operation is None or operation.status not in ("active", "unknown") or subject.touched:
+                continue
+            if subject.view.state in ("running", "locked"):
+                status = "undone" if subject.view.state == operation.state_before else "done"
+                words = f"its worker had ended; run {self._options.run_id} found it {subject.view.state}"
+                self._journal.finish(operation.id, status, words, {})
 
     def _keep_guards(self, subjects: Sequence[Subject]) -> None:
         for subject in subjects:
@@ -498,4 +520,5 @@ def _may_be_retried(subject: Subject) -> bool:
     failure = subject.failure
     if failure is None or failure.late or failure.state == "gone":
         return False
-    return failure.lost_worker or failure.code not in _worker.POISON
+    advice = advise("restore", failure.code)
+    return advice is None or not advice.lost

@@ -130,11 +130,13 @@ def _path(view: View, goal: str, park: bool, guard: bool) -> Tuple[str, ...]:
         if view.stopped == "us":
             return first + (("guard",) if guard and not view.guarded else ())
         return first + parked
+    # Unlocked after it runs again: a thread that is held inside a call of CUDA would keep the unlock from ending.
+    unlock = ("unlock",) if goal == "running" else ()
     if view.state == "checkpointed":
-        return first + (("restore",) if goal == "locked" else ("restore", "unlock")) + go_on
-    if goal == "running":
-        return first + (("unlock",) if view.state == "locked" else ()) + go_on
-    return first + go_on + (("lock",) if view.state == "running" else ())
+        return (*first, "restore", *go_on, *unlock)
+    if view.state == "locked":
+        return (*first, *go_on, *unlock)
+    return (*first, *go_on, *(("lock",) if goal == "locked" else ()))
 
 
 def is_away(view: View, goal: str) -> bool:

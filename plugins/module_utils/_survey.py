@@ -6,22 +6,25 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _findings, _plan
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._arguments import Wanted
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._arguments import ArgumentError, Wanted
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import GpuSnapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import Context, Finding, evaluate
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.process import pending
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._host import read_boot_id
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal, Operation
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import ProcessSnapshot, is_alive
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import is_alive
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._select import select
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._snapshot import Snapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._subject import Subject, waiting_words
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._targets import check_targets, own_ancestors
 
 OURS = frozenset((_plan.PARKED, _plan.INTERRUPTED, _plan.LOOSE, _plan.RUNAWAY, _plan.BUSY))
+
+STALE_ATTEMPTS = 5
 
 
 class Survey:
@@ -44,20 +47,43 @@ class Survey:
 
     def named(self, wanted: Sequence[Wanted]) -> List[Subject]:
         """Raises ArgumentError where one is no process that may be touched."""
-        self.snapshot = self._read([entry.pid for entry in wanted])
+        pids = [entry.pid for entry in wanted]
+        began = time.time()
+        self.snapshot = self._read(pids)
         check_targets(wanted, self.snapshot, self._remembered(), own_ancestors())
-        return [self.subject(self.snapshot, entry.pid) for entry in wanted]
+        subjects = self._subjects(pids, began)
+        if len(subjects) < len(pids):
+            gone = sorted(set(pids) - {subject.pid for subject in subjects})[0]
+            raise ArgumentError("pids", f"{gone} ended while it was looked at", "Name processes that run on this host.")
+        return subjects
 
     def selected(self, criteria: Optional[Mapping[str, Any]]) -> List[Subject]:
         """Those that match; None: every CUDA process, suspended ones as well. Raises SelectError."""
         remembered = self._remembered()
+        began = time.time()
         self.snapshot = self._read([operation.identity.pid for operation in remembered])
         held = {operation.identity.pid: dict(operation.device_bytes) for operation in remembered}
-        return [self.subject(self.snapshot, pid) for pid in select(criteria or {"all": True}, self.snapshot, held)]
+        return self._subjects(select(criteria or {"all": True}, self.snapshot, held), began)
 
-    def again(self, pid: int) -> Subject:
-        """One process, read anew."""
-        return self.subject(self._read([pid]), pid)
+    def again(self, pid: int) -> Optional[Subject]:
+        """One process, read anew; None when it has ended."""
+        began = time.time()
+        self.snapshot = self._read([pid])
+        return next(iter(self._subjects([pid] if self.snapshot.process(pid) else [], began)), None)
+
+    def _subjects(self, pids: Sequence[int], began: float) -> List[Subject]:
+        """The journal is read after the processes. Where a worker has written to it since, what was read of its process
+        is from before, and is read again: the two together would tell of a state that never was."""
+        for _attempt in range(STALE_ATTEMPTS):
+            if self.snapshot is None:
+                break
+            subjects = [self.subject(self.snapshot, pid) for pid in pids]
+            if all(one.operation is None or one.operation.updated < began for one in subjects):
+                return subjects
+            began = time.time()
+            self.snapshot = self._read(pids)
+            pids = [pid for pid in pids if self.snapshot.process(pid) is not None]
+        return subjects
 
     def _remembered(self) -> Tuple[Operation, ...]:
         return self._journal.live(read_boot_id())
@@ -76,13 +102,10 @@ class Survey:
             holds_devices=bool(process.has_devices),
         )
         kind = _plan.look(evidence, memory)
-        if operation is not None and _is_letting_go(process, operation):
-            kind = _plan.BUSY
         if kind == _plan.UNOWNED and "parked_unowned" in self._allow:
             kind = _plan.INTERRUPTED
         subject = Subject(process, operation, kind)
-        suspended = kind in (_plan.PARKED, _plan.RUNAWAY) or evidence.looks_suspended
-        subject.device_bytes = _device_bytes(snapshot.gpus, operation, pid, suspended)
+        subject.device_bytes = _device_bytes(snapshot.gpus, operation, pid)
         if kind in OURS and process.state in ("T", "t"):
             subject.notes.extend(waiting_words(name) for name in pending(pid))
         if kind == _plan.PARKED and operation is not None:
@@ -137,12 +160,6 @@ def _is_traced_by_others(subject: Subject) -> bool:
     return subject.kind in OURS and tracer != 0 and (worker is None or worker.pid != tracer)
 
 
-def _is_letting_go(process: ProcessSnapshot, operation: Operation) -> bool:
-    """Its worker has written that it is done, but was attached still when the process was read, a moment before."""
-    worker = operation.worker
-    return worker is not None and process.tracer_pid == worker.pid and operation.status not in ("suspended", "failed")
-
-
 def _memory(operation: Operation) -> _plan.Memory:
     return _plan.Memory(
         status=operation.status,
@@ -154,12 +171,12 @@ def _memory(operation: Operation) -> _plan.Memory:
     )
 
 
-def _device_bytes(
-    gpus: Sequence[GpuSnapshot], operation: Optional[Operation], pid: int, suspended: bool
-) -> Optional[Dict[str, int]]:
-    """GPU UUID to bytes: a suspended process is on no GPU, so the journal tells; any other is in NVML's list."""
-    if suspended:
-        return dict(operation.device_bytes) if operation is not None and operation.device_bytes else None
+def _device_bytes(gpus: Sequence[GpuSnapshot], operation: Optional[Operation], pid: int) -> Optional[Dict[str, int]]:
+    """GPU UUID to bytes, as NVML lists them. A suspended process is on no GPU: then what the journal remembers."""
     listed = {gpu.uuid: one.used_bytes for gpu in gpus for one in gpu.processes if one.pid == pid}
     known = {uuid: held for uuid, held in listed.items() if held is not None}
-    return known if known and len(known) == len(listed) else None
+    if listed:
+        return known if len(known) == len(listed) else None
+    if operation is not None and operation.status not in ("done", "undone") and operation.device_bytes:
+        return dict(operation.device_bytes)
+    return None

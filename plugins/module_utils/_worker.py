@@ -17,9 +17,11 @@ import select
 import signal
 import socket
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Callable, Dict, List, Mapping, Optional, Tuple
 
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.advice import advise
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.backend import Backend, Call, Reply
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.results import text as result_text
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold import freezer, park
@@ -42,7 +44,6 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._subject impor
 
 _PR_SET_NAME = 15
 NAME = b"gpufleet-hold"
-POISON = frozenset((1, 2, 304, 801))
 
 
 @dataclass(frozen=True)
@@ -443,25 +444,36 @@ class Worker:
         else:
             reply, state = self._lock_running(command)
         self._undo_lock = self._undo_lock and state == "locked"
-        remedy = "" if state == "locked" else _lock_remedy(reply.code, command.timeout_ms)
-        return self._outcome(state == "locked", state, reply, "lock", remedy)
+        return self._outcome(state == "locked", state, reply, "lock", _remedy("lock", reply, state))
 
     def _lock_running(self, command: Command) -> Tuple[Reply, str]:
         reply = self._ask(self._backend.lock(self._pid, command.timeout_ms), drop=False)
         return reply, self._ask(self._backend.state(self._pid), drop=False).state or "unknown"
 
     def _unlock(self, command: Command) -> Outcome:
-        self._step("unlock")
-        if self._stopped and self._hold is None:
+        if self._stopped == "us" and self._hold is None:
             self._hold = self._seize(self._target())
-        if self._hold is not None:
-            reply = self._held(lambda: self._backend.unlock(self._pid))
-            state = self._run_on("running" if reply.ok else "locked")
-        else:
-            reply = self._ask(self._backend.unlock(self._pid), drop=False)
-            state = self._read_state().state or "unknown"
+        self._let_run()
+        reply, state = self._unlock_running()
         self._undo_lock = False
-        return self._outcome(state == "running", state, reply, "unlock")
+        return self._outcome(state == "running", state, reply, "unlock", _remedy("unlock", reply, state))
+
+    def _unlock_running(self) -> Tuple[Reply, str]:
+        """Never of a process that is held: a thread that is held inside a call of CUDA has its share of the lock, and
+        the driver would wait for it for ever. One that somebody else has stopped is continued for it.
+        """
+        self._step("unlock")
+        with park.continued(self._job.identity) if self._stopped == "other" else nullcontext():
+            reply = self._ask(self._backend.unlock(self._pid), drop=False)
+            return reply, self._ask(self._backend.state(self._pid), drop=False).state or "unknown"
+
+    def _let_run(self) -> None:
+        """End the hold of a process that has its GPU memory."""
+        if self._hold is None:
+            return
+        self._step("continue")
+        self._notes.extend(waiting_words(name) for name in self._hold.pending())
+        self._let_go(run=self._stopped != "other")
 
     def _suspend(self, command: Command) -> Outcome:
         if not self._backend.can_hold:
@@ -487,7 +499,7 @@ class Worker:
             if reply is not None and reply.code is not None:
                 self._fields(refused=reply.code)
             self._let_go(run=self._stopped != "other")
-            return self._outcome(False, state, reply, "checkpoint", _checkpoint_remedy(reply))
+            return self._outcome(False, state, reply, "checkpoint", _remedy("checkpoint", reply, state))
         if not self._job.park:
             self._let_go(run=self._stopped != "other")
             return self._outcome(True, state)
@@ -511,61 +523,43 @@ class Worker:
         reply = self._ask(self._backend.checkpoint(self._pid), drop=False)
         state = self._ask(self._backend.state(self._pid)).state or "unknown"
         self._undo_lock = self._undo_lock and state == "locked"
-        return self._outcome(state == "checkpointed", state, reply, "checkpoint", _checkpoint_remedy(reply))
+        return self._outcome(state == "checkpointed", state, reply, "checkpoint", _remedy("checkpoint", reply, state))
 
     def _resume(self, command: Command) -> Outcome:
         goal = "running" if command.unlock else "locked"
-        calls: List[Tuple[str, Callable[[], Call]]] = [
-            ("restore", lambda: self._backend.restore(self._pid, command.pairs))
-        ]
-        if command.unlock and self._backend.can_lock:
-            calls.append(("unlock", lambda: self._backend.unlock(self._pid)))
+        mapped = bool(command.pairs)
         if not self._backend.can_hold:
-            return self._resume_unheld(calls, goal)
+            return self._resume_unheld(command, goal)
         target = self._target()
         if self._hold is None:
             self._hold = self._seize(target)
         replies, self._hold = park.resume(
             target,
-            calls,
+            [("restore", lambda: self._backend.restore(self._pid, command.pairs))],
             self._step,
             self._deadlines(),
             mask=lambda mask: self._fields(signal_mask=mask, restore_tid=target.restore_tid),
             hold=self._hold,
         )
-        last = replies[-1]
-        failed = calls[len(replies) - 1][0]
-        if replies[0] is not None and replies[0].ok:
-            state = self._run_on(goal if last is not None and last.ok else "locked")
-            return self._outcome(state == goal, state, last, failed, _restore_remedy(last, state, command))
-        state = self._read_state().state or "unknown"
-        self._stopped = self._stopped or "us"
-        return self._outcome(False, state, last, failed, _restore_remedy(last, state, command))
+        reply = replies[0]
+        if reply is None or not reply.ok:
+            state = self._read_state().state or "unknown"
+            self._stopped = self._stopped or "us"
+            return self._outcome(False, state, reply, "restore", _remedy("restore", reply, state, mapped))
+        self._let_run()
+        if not command.unlock:
+            state = "locked" if self._stopped else self._read_state().state or "unknown"
+            return self._outcome(state == goal, state, reply, "restore", _remedy("restore", reply, state, mapped))
+        reply, state = self._unlock_running()
+        return self._outcome(state == goal, state, reply, "unlock", _remedy("unlock", reply, state))
 
-    def _run_on(self, expected: str) -> str:
-        """Let a process that is held, and has its GPU memory, go on, and read its state after that.
-
-        Not before: a thread that is held inside a call of CUDA keeps the driver from telling the state of a process
-        that is not locked, for ever. expected: the state of one that stays stopped, which can't be asked at all.
-        """
-        self._step("continue")
-        if self._hold is not None:
-            self._notes.extend(waiting_words(name) for name in self._hold.pending())
-        run = self._stopped != "other"
-        self._let_go(run)
-        return self._ask(self._backend.state(self._pid)).state or "unknown" if run else expected
-
-    def _resume_unheld(self, calls: List[Tuple[str, Callable[[], Call]]], goal: str) -> Outcome:
-        last: Optional[Reply] = None
-        name = ""
-        for name, call in calls:
-            self._step(name)
-            last = self._ask(call(), drop=False)
-            if not last.ok:
-                break
+    def _resume_unheld(self, command: Command, goal: str) -> Outcome:
+        """With a tool that knows --toggle only: one toggle restores and unlocks."""
+        self._step("restore")
+        mapped = bool(command.pairs)
+        reply = self._ask(self._backend.restore(self._pid, command.pairs), drop=False)
         state = self._ask(self._backend.state(self._pid)).state or "unknown"
-        remedy = _restore_remedy(last, state, Command("resume")) if last is not None else ""
-        return self._outcome(state == goal, state, last, name, remedy)
+        return self._outcome(state == goal, state, reply, "restore", _remedy("restore", reply, state, mapped))
 
     def _adopt(self, command: Command) -> Outcome:
         """Stop a suspended process whose threads run, or attach to one that lost its guard."""
@@ -581,7 +575,8 @@ class Worker:
         """Let a process that was left stopped, and has its GPU memory, run again in the state that it is in."""
         if self._hold is None:
             self._hold = self._seize(self._target())
-        state = self._run_on("unknown")
+        self._let_run()
+        state = self._read_state().state or "unknown"
         return self._outcome(state != "unknown", state)
 
     # Holding
@@ -644,39 +639,13 @@ def _self() -> Identity:
     return identity
 
 
-def _lock_remedy(code: Optional[int], timeout_ms: int) -> str:
-    if code == 600:
-        return (
-            f"Its GPU work did not come to an end within lock_timeout ({timeout_ms / 1000:g} s): give more time, or "
-            "wait until the kernel or the collective is over."
-        )
-    if code == 801:
-        return "The driver does not support this process; an MPS client is one such."
-    return ""
-
-
-def _checkpoint_remedy(reply: Optional[Reply]) -> str:
-    if reply is None or reply.ok:
-        return ""
-    what = {
-        801: "It uses what the driver can't suspend, such as managed memory",
-        2: "Host memory for a copy of its GPU memory was not to be had",
-        999: "An earlier checkpoint of this process was refused, and the driver refuses every later one",
-    }.get(reply.code or 0, "The driver refused")
-    return f"{what}. It runs on unharmed, but this process can't be suspended any more until it is started anew."
-
-
-def _restore_remedy(reply: Optional[Reply], state: str, command: Command) -> str:
-    if reply is not None and reply.code == 1 and command.pairs:
-        return "The driver refused the device map; nothing has changed. Run the task again without it, or with another."
-    if reply is not None and reply.code in POISON:
-        return (
-            "The driver refuses every further call on a process whose restore failed like this. It is kept stopped, "
-            "with its memory in host memory. A CRIU image made of it before can be restored; otherwise end it with "
-            "SIGKILL (while it is stopped, no other signal reaches it) and start it anew."
-        )
+def _remedy(call: str, reply: Optional[Reply], state: str, mapped: bool = False) -> str:
+    """Why the driver said so and what helps; where that is not known, what the state that was read allows."""
+    advice = None if reply is None or reply.ok else advise(call, reply.code, mapped)
+    if advice is not None:
+        return f"{advice.reason[0].upper()}{advice.reason[1:]}. {advice.remedy}."
     if state == "checkpointed":
         return "It is still suspended and whole: run the task again."
     if state == "locked":
-        return "Its GPU memory is back; only the unlock is missing: run the task again."
+        return "It is locked and whole: run the task again."
     return "Run the task again: the state is read anew."

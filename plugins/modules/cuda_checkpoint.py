@@ -653,6 +653,7 @@ def main() -> None:
         # First: NVML takes its time to begin, and does so in a child while this goes on.
         gpus = GpuReader()
         backend = choose(options.backend, options.executable) if options.executable else choose(options.backend)
+        backend.prepare()
         with closing(open_journal(options.journal, create=not options.check)) as journal:
             engine = Engine(options, backend, journal, gpus.read)
             engine.run()

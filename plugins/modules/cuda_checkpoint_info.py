@@ -360,6 +360,7 @@ def main() -> None:
         criteria = parse_select(params["select"])
         gpus = GpuReader()
         backend = choose(params["backend"], params["executable"]) if params["executable"] else choose(params["backend"])
+        backend.prepare()
         with closing(open_journal(params["journal"], create=False)) as journal:
             inspection = Inspection(
                 backend, journal, params["journal"], lambda pids: read_snapshot(pids, gpus=gpus.read)

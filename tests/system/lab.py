@@ -115,7 +115,7 @@ class Lab:
         seen = self.ask("look", {job.name: job.pid for job in jobs})
         return {job.pid: seen[job.name] for job in jobs}
 
-    def wait_for(self, what: str, met: Callable[[], object], seconds: float = 30) -> None:
+    def wait_for(self, what: str, met: Callable[[], object], seconds: float = 60) -> None:
         end = time.monotonic() + seconds
         while not met():
             assert time.monotonic() < end, f"{what}: not within {seconds:.0f} s"

@@ -12,8 +12,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "gpufleet.checkpoint"
-SHIPPED = {"FILES.json", "LICENSE", "LICENSES", "MANIFEST.json", "README.md", "changelogs", "docs", "meta"}
-SHIPPED_LATER = {"CHANGELOG.rst", "extensions", "playbooks", "plugins", "roles"}
+SHIPPED = {"FILES.json", "LICENSE", "LICENSES", "MANIFEST.json", "README.md", "changelogs", "docs", "meta", "plugins"}
+SHIPPED_LATER = {"CHANGELOG.rst", "extensions", "playbooks", "roles"}
 
 
 def galaxy(*arguments: str, collections: Path) -> str:

@@ -30,6 +30,7 @@ def parked_early(second_lab: Lab) -> Iterator[tuple[Job, float]]:
         job = second_lab.one("polling")
         second_lab.play(cuda("checkpointed", [job.pid]))[0].ok(changed=True)
         yield job, time.monotonic()
+        second_lab.play(cuda("running", [job.pid]))[0].ok()  # the last test here has done it, if it was chosen
 
 
 def predicted(lab: Lab, task: Task) -> Result:
@@ -357,7 +358,7 @@ def ad_hoc(lab: Lab, module: str, arguments: str) -> str:
 def test_the_playbooks_of_the_guide_run(lab: Lab) -> None:
     """docs/first-suspend.md, as it stands there, but for the name of the host."""
     guide = (ROOT / "docs/first-suspend.md").read_text()
-    books = {name: book for name, book in re.findall(r"```yaml\n# (\w+)\.yml\n(.*?)```", guide, re.DOTALL)}
+    books: dict[str, str] = dict(re.findall(r"```yaml\n# (\w+)\.yml\n(.*?)```", guide, re.DOTALL))
     assert list(books) == ["look", "suspend", "resume"]
     first, second = lab.start(Workload(gpu=0), Workload(gpu=1))
     book = "".join(books[name] for name in ("look", "suspend", "look", "resume")).replace(

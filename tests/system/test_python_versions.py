@@ -46,7 +46,7 @@ def interpreter(version: str) -> str | None:
     return None
 
 
-FOUND = {version: path for version in VERSIONS if (path := interpreter(version))}
+FOUND = {version: path for version, path in zip(VERSIONS, map(interpreter, VERSIONS), strict=True) if path}
 
 
 @pytest.fixture(params=VERSIONS)

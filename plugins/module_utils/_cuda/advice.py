@@ -31,7 +31,10 @@ _OTHER_STATE = Advice(
     "Run the task again: the state is read anew",
 )
 _NEVER_AGAIN = "From now on every checkpoint of this process is refused; it runs on after an unlock"
-_LOST = "It can't be resumed. End it, and start it again or restore an image made before"
+_LOST = (
+    "It can't be resumed; it is kept stopped, its memory is in host memory. End it with SIGKILL (no other signal "
+    "reaches a stopped process), and start it again or restore an image made before"
+)
 
 _ANY: Dict[int, Advice] = {
     3: _NO_CUDA,
@@ -73,7 +76,7 @@ _BY_CALL: Dict[Tuple[str, int], Advice] = {
     ("restore", 304): Advice(
         "an earlier restore of it failed, or the caller is neither its owner nor root. After a failed restore it can't "
         "be resumed",
-        "If root gets the same answer, end it, and start it again or restore an image made before",
+        "If root gets the same answer, end it with SIGKILL, and start it again or restore an image made before",
         True,
     ),
 }

@@ -50,6 +50,9 @@ class Backend(Protocol):
     @property
     def can_map(self) -> bool: ...
 
+    def prepare(self) -> None:
+        """What every later call needs, done once before workers are forked. No driver call."""
+
     def state(self, pid: int) -> Call: ...
 
     def restore_thread(self, pid: int) -> Call: ...

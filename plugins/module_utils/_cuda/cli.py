@@ -44,6 +44,9 @@ class Cli:
         mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
         return ThreadCall(lambda: read(tool.run(words, mask=mask)), f"cuda-checkpoint {call} {request.pid}")
 
+    def prepare(self) -> None:
+        """Nothing: each call is a process of its own."""
+
     def state(self, pid: int) -> ThreadCall:
         return self._start("state", tool.Request(pid), tool.read_state)
 

@@ -3,8 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The driver's own functions, through ctypes: driver 570 and later.
 
-None of them needs cuInit, a context or GPU memory in the caller. The library is loaded by the first call, in that
-call's thread, so that a process that only forks workers never loads it.
+None of them needs cuInit, a context or GPU memory in the caller. The library is loaded by `prepare` or the first call.
 """
 
 from __future__ import annotations
@@ -143,6 +142,10 @@ class Libcuda:
         self.library = library
         self.can_map = can_map
         self._functions: Dict[str, Callable[..., int]] = {}
+
+    def prepare(self) -> None:
+        """Loads the library, which starts no thread as long as cuInit is not called; forked workers have it, too."""
+        self._function(_STATE)
 
     def _function(self, name: str) -> Callable[..., int]:
         if not self._functions:

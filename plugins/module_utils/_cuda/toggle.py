@@ -73,6 +73,9 @@ class Toggle:
         self.offer = offer
         self.executable = offer.executable
 
+    def prepare(self) -> None:
+        """Nothing: each call is a process of its own."""
+
     def state(self, pid: int) -> ThreadCall:
         """From what the process holds. Answers at once, also for a stopped process; "running" may be locked."""
         return ThreadCall(lambda: _look(pid), f"look at {pid}")

@@ -136,14 +136,14 @@ def start(jobs: list[dict[str, Any]]) -> dict[str, Any]:
         if slow:  # a workload reads the rate once
             wait_for(partial(read, DIRECTORY / f"{job['name']}.pid"), 20)
     names = [name for job in jobs for name in job["names"]]
-    if not wait_for(lambda: all(counter_of(name) for name in names), 30):
+    if not wait_for(lambda: all(counter_of(name) for name in names), 60):
         late = [name for name in names if not counter_of(name)]
         sys.exit("\n".join(f"{name} does not count: {read(DIRECTORY / f'{name}.log')}" for name in late))
     asked = [name for job in jobs if job["sum"] for name in job["names"]]
     ask_for_sums(asked)
     return {
         "pids": {name: int(read(DIRECTORY / f"{name}.pid")) for name in names},
-        "sums": sums_of(asked, 30),
+        "sums": sums_of(asked, 60),
     }
 
 
@@ -189,8 +189,8 @@ def check(names: dict[str, int]) -> dict[str, Any]:
     before = {name: counter_of(name) for name in names}
     ask_for_sums(list(names))
     living = [name for name, pid in names.items() if (entry_of(pid) or ["Z"])[0] not in "ZXTt"]
-    sums = sums_of(living, 20)
-    wait_for(lambda: all(counter_of(name) > before[name] for name in living), 10)
+    sums = sums_of(living, 60)
+    wait_for(lambda: all(counter_of(name) > before[name] for name in living), 30)
     seen = look(names)
     for name, found in seen.items():
         found["sum"] = sums.get(name, "")
@@ -212,7 +212,7 @@ def journal(query: str) -> list[dict[str, Any]]:
 
 def leftovers() -> dict[str, Any]:
     """What a run may not leave behind; settled for a moment, since a holder that was just told to go takes one."""
-    wait_for(lambda: not holders(), 3)
+    wait_for(lambda: not holders(), 5)
     states = {pid: (entry_of(pid) or [""])[0] for pid in processes()}
     lives = {(pid, int(fields[19])) for pid in states if len(fields := entry_of(pid)) > 19 and fields[0] not in "ZX"}
     rows = {table: len(journal(f"SELECT * FROM {table}")) for table in TABLES if JOURNAL.exists()}
@@ -237,7 +237,7 @@ def end(names: dict[str, int]) -> list[str]:
     def left() -> list[str]:
         return [name for name, pid in names.items() if (entry_of(pid) or ["Z"])[0] not in "ZX"]
 
-    wait_for(lambda: not left(), 10)
+    wait_for(lambda: not left(), 30)
     for name in names:
         for suffix in ("", ".pid", ".sum", ".verify", ".log"):
             with contextlib.suppress(OSError):

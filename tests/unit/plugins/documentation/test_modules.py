@@ -108,20 +108,19 @@ def described(entries: Mapping[str, Any], where: str = "") -> Iterator[str]:
             yield f"{place} has no sample"
 
 
+def sample(entry: Mapping[str, Any]) -> Any:
+    if "contains" not in entry:
+        return entry["sample"]
+    inner = {name: sample(inner) for name, inner in entry["contains"].items()}
+    return [inner] if entry["type"] == "list" else inner
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_every_value_is_described_and_the_samples_are_what_they_say(module: str) -> None:
     documented = documentation(module, "RETURN")
     assert not list(described(documented))
 
-    def sample(entries: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            name: (lambda inner, entry=entry: [inner] if entry["type"] == "list" else inner)(sample(entry["contains"]))
-            if "contains" in entry
-            else entry["sample"]
-            for name, entry in entries.items()
-        }
-
-    whole = sample(documented)
+    whole = {name: sample(entry) for name, entry in documented.items()}
     assert not problems(module, whole)
     json.dumps(whole)
 

@@ -120,7 +120,7 @@ class PaperHost:
         on_gpu = job.state != "checkpointed"
         node = "/dev/nvidia-uvm"
         return ProcessSnapshot(
-            identity=Identity(job.pid, job.start_ticks, read_boot_id()),
+            identity=self.identity(job.pid),
             thread_group=job.pid,
             parent=1,
             group=job.pid,
@@ -263,6 +263,9 @@ class PaperHost:
         options = self.options(goal, **changed)
         journal: Journal = open_journal(self.journal_path)
         return Engine(options, Backend(), journal, self.gpus, self.snapshot, self.start)
+
+    def identity(self, pid: int) -> Identity:
+        return Identity(pid, self.jobs[pid].start_ticks, read_boot_id())
 
     def states(self) -> List[str]:
         return [job.state for job in self.jobs.values()]

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._engine import Failed, Refused
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._host import read_boot_id
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import open_journal
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._outcome import Outcome
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import Identity
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._report import report
 from tests.unit.plugins.engine.helpers import FIRST_PID, GIB, PaperHost
 
@@ -136,6 +139,20 @@ def test_a_silent_driver_call_is_unknown_and_left_alone(host: PaperHost) -> None
     assert [state for index, state in enumerate(host.states()) if index != 3] == ["running"] * 7
 
 
+def test_what_a_dead_worker_left_open_is_settled_by_the_next_run(host: PaperHost) -> None:
+    host.engine("locked").run()
+    journal = open_journal(host.journal_path)
+    for operation in (journal.latest(host.identity(pid)) for pid in host.jobs):
+        assert operation is not None
+        journal.step(operation.id, "lock", status="active", worker=Identity(2, 1, read_boot_id()))
+    for check in (True, False):
+        engine = host.engine("locked", check=check)
+        engine.run()
+        assert not report(engine)["changed"]
+        assert len(journal.live(read_boot_id())) == (8 if check else 0)
+    journal.close()
+
+
 def test_check_mode_foresees_what_a_run_does_and_touches_nothing(host: PaperHost) -> None:
     for goal in ("checkpointed", "running"):
         before = host.states()
@@ -146,7 +163,7 @@ def test_check_mode_foresees_what_a_run_does_and_touches_nothing(host: PaperHost
         engine = host.engine(goal)
         engine.run()
         came = report(engine)
-        assert foreseen["changed"] == came["changed"] is True
+        assert foreseen["changed"] is True and came["changed"] is True
         assert foreseen["diff"] == came["diff"]
         for name in ("before", "after", "plan", "parked", "changed", "gpus"):
             assert [one[name] for one in foreseen["processes"]] == [one[name] for one in came["processes"]], name

@@ -88,7 +88,7 @@ def test_a_lost_guard_is_the_only_step() -> None:
 
 
 def test_a_process_whose_state_is_only_known_when_held_is_probed_first() -> None:
-    assert steps(View("locked", "us", held_first=True), "running", True, True) == ("probe", "unlock", "continue")
+    assert steps(View("locked", "us", held_first=True), "running", True, True) == ("probe", "continue", "unlock")
 
 
 @pytest.mark.parametrize("state", ["failed", "unknown", "checkpointing", "restoring", "gone"])

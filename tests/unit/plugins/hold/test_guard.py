@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, Optional
 
 import pytest
 
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold import park, process
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold import park, process, ptrace
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.guard import guard
 from tests.unit.plugins.hold.helpers import (
     HANDLED,
@@ -25,6 +25,7 @@ from tests.unit.plugins.hold.helpers import (
     bring_back,
     held,
     resume,
+    states,
     status,
     suspend,
     until,
@@ -232,9 +233,24 @@ def test_another_guard_takes_over() -> None:
 
 
 def test_a_release_that_came_before_the_guard_is_not_lost() -> None:
-    with Target(4) as target, guarding(target, block=True) as holder:
-        assert holder.result()["reason"] == "released"
+    with Target(4) as target, guarding(target, block=True, linger=True) as holder:
+        assert holder.next() == "released"
         target.assert_parked()
+
+
+def test_a_deadly_signal_for_one_thread_waits_as_well() -> None:
+    """Also for the thread by which the process is stopped again."""
+    with Target(6) as target, guarding(target) as holder:
+        for tid in states(target.pid):
+            ptrace.signal_thread(target.pid, tid, signal.SIGUSR1)
+        for _number in range(20):
+            os.kill(target.pid, signal.SIGCONT)
+            time.sleep(0.001)
+        time.sleep(0.02)
+        release(holder)
+        target.assert_parked()
+        held(lambda: resume(target))
+        assert target.popen.wait(10) == -signal.SIGUSR1
 
 
 @pytest.mark.parametrize("why", ["wake", "wanted", "deadline"])

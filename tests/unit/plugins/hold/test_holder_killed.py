@@ -17,6 +17,8 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold import p
 from tests.unit.plugins.hold.helpers import (
     CHECKPOINTED,
     CREATED_SUM,
+    GATE,
+    HANDLED,
     RESTORE_TID,
     RUNNING,
     STATE,
@@ -199,6 +201,40 @@ def test_after_it_has_been_continued_by_somebody_during_the_call(busy: bool) -> 
         target.assert_parked()
         bring_back(target)
         target.assert_runs()
+
+
+@pytest.mark.parametrize("storm", [False, True])
+@pytest.mark.parametrize("options", [("alone",), ("alone", "handlers", "ppoll"), ("handlers", "ppoll")])
+def test_after_it_has_been_continued_and_has_come_to_rest(options: Tuple[str, ...], storm: bool) -> None:
+    """Neither a SIGCONT that gets through to the restore thread nor the SIGSTOP in answer to it is lost or sent again."""
+
+    def work(tell: Callable[[Any], None]) -> None:
+        reply, _hold = park.suspend(target.target, target.call("c"))
+        assert reply is not None and reply.ok
+        tell("suspended")
+        time.sleep(30)
+
+    with Target(0 if "alone" in options else 12, *options) as target:
+        for _round in range(3):
+            with target.gate_shut(), Holder(work) as holder:
+                target.await_work()
+                for number in range(300 if storm else 3):
+                    os.kill(target.pid, signal.SIGCONT)
+                    if number == 100:
+                        target.set_slot(GATE, 1)
+                if not storm:
+                    target.await_work()
+                target.set_slot(GATE, 1)
+                assert holder.next() == "suspended"
+                if storm:
+                    # What has come since the last look of a holder that does not guard is not answered by it.
+                    os.kill(target.pid, signal.SIGSTOP)
+                holder.kill()
+            target.assert_parked()
+            bring_back(target)
+            target.assert_runs()
+            if "handlers" in options:
+                until(lambda: target.slot(HANDLED + signal.SIGCONT) > 0, "its handler has run")
 
 
 def test_at_any_moment() -> None:

@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 import time
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import pytest
 
@@ -346,6 +346,33 @@ def test_threads_that_the_restore_thread_creates_and_joins() -> None:
         target.assert_runs()
 
 
+def test_a_listing_of_threads_that_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the kernel's can be while threads end. Twice in a row, the same thread is missing."""
+    whole = process.live_tasks
+    cut = [0]
+
+    def listing(pid: int) -> Dict[int, str]:
+        found = whole(pid)
+        if cut[0] < 2 and found and set(found.values()) <= {"T", "t"}:
+            cut[0] += 1
+            found.pop(max(found))
+        return found
+
+    def work() -> int:
+        hold = Hold(target.identity)
+        hold.stop(time.monotonic() + 5)
+        cut[0] = 0
+        hold.seize(time.monotonic() + 5)
+        count = hold.held
+        hold.detach(run=True)
+        return count
+
+    monkeypatch.setattr(process, "live_tasks", listing)
+    with Target(6) as target:
+        assert held(work) == 8
+        target.assert_runs()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes a PID namespace")
 def test_the_first_process_of_a_container() -> None:
     """Its namespace's init takes no SIGSTOP from inside, but does from here."""
@@ -440,6 +467,25 @@ def test_continues_during_the_checkpoint_change_nothing() -> None:
         holder.result()
         assert target.counters() == before
         target.assert_parked()
+
+
+@pytest.mark.parametrize("options", [(), ("alone",)])
+def test_a_signal_about_to_be_delivered_is_not_taken_for_rest(options: Tuple[str, ...]) -> None:
+    """To let go of a thread in that moment would swallow the signal."""
+
+    def work() -> None:
+        def step(name: str) -> None:
+            if name == "settle":
+                os.kill(target.pid, signal.SIGSTOP)
+                until(lambda: states(target.pid)[target.slot(RESTORE_TID)] == "t", "it is about to take it")
+
+        suspend(target, step=step)
+
+    with Target(0 if options else 4, *options) as target:
+        held(work)
+        target.assert_parked()
+        held(lambda: resume(target))
+        target.assert_runs()
 
 
 # A process that ends

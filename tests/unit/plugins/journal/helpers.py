@@ -3,6 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Many processes over one journal: forked, waited for, killed."""
 
+import ctypes
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._huge_pages im
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal, Operation
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import Identity, read_identity
 
+PR_SET_PDEATHSIG = 1
 BOOT = "6e1f0c58-1d5b-4b3c-9a3e-0b9d3f0a7c11"
 
 
@@ -46,13 +48,13 @@ def begin(journal: Journal, pid: int = 12, run_id: str = "run", step: str = "loc
 
 
 def fork(work: Callable[[], object]) -> int:
-    """A child that does the work and exits with 0, or with 1 and a traceback."""
+    """A child that does the work and exits with 0, or with 1 and a traceback. It ends with its parent at the latest."""
     pid = os.fork()
     if pid:
         return pid
     status = 1
     try:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         work()
         status = 0
     except BaseException:

@@ -130,15 +130,17 @@ def test_after_a_crash_the_next_user_remembers_what_it_was(world: World) -> None
 
 
 def test_a_crash_between_entry_and_change_leaves_nothing(world: World) -> None:
-    world.knob.refuses = "not yet"
+
+    def killed(_value: str) -> str:
+        raise KeyboardInterrupt
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(world.pages, "_set", lambda _value: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(world.pages, "_set", killed)
         with pytest.raises(KeyboardInterrupt):
             world.pages.acquire(ONE, "auto")
     world.dead.add(ONE)
     assert world.pages.mend() == []
     assert world.value == "madvise"
-    world.knob.refuses = ""
     assert world.pages.acquire(TWO, "auto") != ""
 
 

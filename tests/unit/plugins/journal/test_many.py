@@ -25,7 +25,7 @@ def path(tmp_path: Path) -> str:
 
 def work(path: str, pid: int, rounds: int) -> None:
     with open_journal(path) as journal:
-        for _ in range(rounds):
+        for _round in range(rounds):
             operation = begin(journal, pid)
             for step in STEPS[1:]:
                 journal.step(operation.id, step, signal_mask=step)
@@ -79,7 +79,7 @@ def acknowledge(path: str, pid: int, write: int) -> None:
 def test_killed_at_any_moment_nothing_that_was_written_is_lost(path: str) -> None:
     open_journal(path).close()
     moments = random.Random(7)
-    for _ in range(12):
+    for _kill in range(12):
         read, write = os.pipe()
         children = [fork(partial(acknowledge, path, pid, write)) for pid in (100, 101)]
         os.close(write)

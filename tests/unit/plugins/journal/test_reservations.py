@@ -121,7 +121,7 @@ def test_of_ten_at_once_only_as_many_get_it_as_there_is_room_for(journal: Journa
             os.close(end_write)
             os.read(end_read, 1)  # until the parent says that all have answered
 
-    children = [fork(reserve) for _ in range(10)]
+    children = [fork(reserve) for _child in range(10)]
     os.close(got_write)
     with os.fdopen(got_read, "rb") as answers:
         answered = answers.read()
