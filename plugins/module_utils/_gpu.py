@@ -135,16 +135,22 @@ def _guarded(nvml: Any, ask: Callable[[], Dict[str, Any]]) -> Dict[str, Any]:
         return {"words": traceback.format_exc(), "code": None}
 
 
-def _initialise(nvml: Any) -> Dict[str, Any]:
-    nvml.nvmlInit()
-    return {}
-
-
-def _child(nvml: Any, requests: int, answers: int) -> None:
+def _child(requests: int, answers: int) -> None:
     """Initialises NVML at once, then answers each byte with a line, until there are no more."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
-    refused = _guarded(nvml, lambda: _initialise(nvml))
+    nvml: Any = None
+    refused: Dict[str, Any] = {}
+    try:
+        nvml = importlib.import_module("pynvml")
+    except ImportError:
+        refused = {"missing": traceback.format_exc()}
+
+    def initialise() -> Dict[str, Any]:
+        nvml.nvmlInit()
+        return {}
+
+    refused = refused or _guarded(nvml, initialise)
     while os.read(requests, 1):
         answer = refused or _guarded(nvml, lambda: {"gpus": [asdict(gpu) for gpu in collect(nvml)]})
         data = json.dumps(answer).encode() + b"\n"
@@ -161,16 +167,11 @@ def _reap(pid: int, seconds: float) -> None:
 
 class GpuReader:
     """Asks NVML as often as wanted, in a child of its own: NVML starts threads, keeps files open and may hang, none of
-    which may happen to its caller. The child initialises NVML while the caller does something else.
-
-    Raises NvmlMissing without the Python package.
+    which may happen to its caller. The child imports the binding and initialises NVML while the caller does something
+    else.
     """
 
     def __init__(self) -> None:
-        try:
-            nvml = importlib.import_module("pynvml")
-        except ImportError:
-            raise NvmlMissing(traceback.format_exc()) from None
         requests, self._requests = os.pipe()
         self._answers, answers = os.pipe()
         self._buffer = b""
@@ -179,7 +180,7 @@ class GpuReader:
             try:
                 os.close(self._requests)
                 os.close(self._answers)
-                _child(nvml, requests, answers)
+                _child(requests, answers)
             finally:
                 os._exit(0)
         os.close(requests)
@@ -203,7 +204,7 @@ class GpuReader:
     def read(self, seconds: float = SECONDS) -> Tuple[GpuSnapshot, ...]:
         """Every GPU of the host as it is now, in NVML's order. seconds: how long NVML may take.
 
-        Raises NvmlError when NVML is not there, refuses, or is silent too long.
+        Raises NvmlMissing without the Python package; NvmlError when NVML is not there, refuses, or is silent too long.
         """
         try:
             os.write(self._requests, b"?")
@@ -211,6 +212,8 @@ class GpuReader:
             self.close()
             raise NvmlError("reading the GPUs", "the process that asked it died") from None
         answer = json.loads(self._line(time.monotonic() + seconds, seconds).decode())
+        if "missing" in answer:
+            raise NvmlMissing(answer["missing"])
         if "gpus" not in answer:
             raise NvmlError("reading the GPUs", answer["words"], answer["code"])
         return from_data(answer["gpus"])

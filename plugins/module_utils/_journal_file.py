@@ -102,7 +102,7 @@ class JournalFile:
             self._writing = True
             try:
                 yield connection
-                connection.execute("COMMIT")
+                self._retried(lambda: connection.execute("COMMIT"))
             except BaseException:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
@@ -131,6 +131,8 @@ class JournalFile:
         return self._retried(lambda: self._opened(check))
 
     def _opened(self, check: bool) -> sqlite3.Connection:
+        if self.writable and not check and _size(self.path):
+            return self._prepared(self._sqlite("rw"), check)
         if self.writable:
             with _directory_lock(os.path.dirname(self.path), self._busy_seconds, self.subject):
                 return self._prepared(self._sqlite("rw"), check)
@@ -145,7 +147,7 @@ class JournalFile:
     def _sqlite(self, mode: str) -> sqlite3.Connection:
         quoted = self.path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
         connection = sqlite3.connect(
-            f"file:{quoted}?mode={mode}", uri=True, timeout=self._busy_seconds, isolation_level=None
+            f"file:{quoted}?mode={mode}", uri=True, timeout=0, isolation_level=None
         )
         connection.row_factory = sqlite3.Row
         return connection
@@ -193,9 +195,11 @@ class JournalFile:
             raise
 
     def _retried(self, action: Callable[[], Result]) -> Result:
-        """SQLite gives up at once, without its busy timeout, where two connections recover or end at the same time."""
+        """Until it is not busy any more. SQLite's own timeout sleeps for up to a tenth of a second, and gives up at once
+        where two connections recover or end at the same time; workers write often, and each only for a moment.
+        """
         deadline = time.monotonic() + self._busy_seconds
-        pause = 0.002
+        pause = 0.0005
         while True:
             try:
                 return action()
@@ -203,7 +207,7 @@ class JournalFile:
                 if not _is_busy(error) or time.monotonic() + pause > deadline:
                     raise
             time.sleep(pause)
-            pause = min(pause * 2, 0.1)
+            pause = min(pause * 1.5, 0.01)
 
     def _check_content(self) -> None:
         """SQLite takes a file of a few bytes for an empty database, and would write over it."""
@@ -386,7 +390,7 @@ def _directory_lock(directory: str, seconds: float, subject: str) -> Iterator[No
                         "Only one process at a time may.",
                         f"Find it with: fuser {directory}",
                     ) from None
-            time.sleep(0.01)
+            time.sleep(0.001)
         yield
     finally:
         os.close(handle)

@@ -60,18 +60,11 @@ class Setting:
         )
 
     def is_used(self, alive: Callable[[Identity], bool]) -> bool:
-        """By somebody who lives; the others are struck out."""
+        """By somebody who lives."""
         rows = self._connection.execute(
             "SELECT pid, start_ticks, boot_id FROM setting_users WHERE name = ?", (self._name,)
         ).fetchall()
-        used = False
-        for row in rows:
-            user = Identity(row["pid"], row["start_ticks"], row["boot_id"])
-            if alive(user):
-                used = True
-            else:
-                self.leave(user)
-        return used
+        return any(alive(Identity(row["pid"], row["start_ticks"], row["boot_id"])) for row in rows)
 
 
 def is_changed(file: JournalFile, name: str) -> bool:

@@ -12,8 +12,8 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._engine import
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._subject import Subject, describe, result
 
 
-def report(engine: Optional[Engine]) -> Dict[str, Any]:
-    """Nothing where the options were not even read."""
+def report(engine: Optional[Engine], seconds: float = 0.0) -> Dict[str, Any]:
+    """Nothing where the options were not even read. seconds: how long the module itself took."""
     if engine is None:
         return {}
     options = engine.options
@@ -34,6 +34,7 @@ def report(engine: Optional[Engine]) -> Dict[str, Any]:
         "run_id": options.run_id,
         "backend": engine.backend.name,
         "huge_pages": engine.huge_pages,
+        "seconds": round(seconds, 3),
         "processes": processes,
         "findings": [asdict(finding) for finding in engine.findings],
         "diff": {"before": "".join(before), "after": "".join(after)},

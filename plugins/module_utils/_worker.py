@@ -324,6 +324,9 @@ class Worker:
                 device_bytes=job.device_bytes,
                 backend=job.backend.name,
             )
+            if job.previous is not None and job.previous.signal_mask and job.previous.status in ("active", "unknown"):
+                # A worker that dies before it has put the masks back leaves them to the next one.
+                self._journal.update(self._operation.id, signal_mask=job.previous.signal_mask)
             return
         self._journal.step(self._operation.id, name, status="active")
 
@@ -533,14 +536,19 @@ class Worker:
         target = self._target()
         if self._hold is None:
             self._hold = self._seize(target)
-        replies, self._hold = park.resume(
-            target,
-            [("restore", lambda: self._backend.restore(self._pid, command.pairs))],
-            self._step,
-            self._deadlines(),
-            mask=lambda mask: self._fields(signal_mask=mask, restore_tid=target.restore_tid),
-            hold=self._hold,
-        )
+        pages = HugePages(self._journal)
+        try:
+            self._huge_pages = pages.acquire(_self(), self._job.huge_pages)
+            replies, self._hold = park.resume(
+                target,
+                [("restore", lambda: self._backend.restore(self._pid, command.pairs))],
+                self._step,
+                self._deadlines(),
+                mask=lambda mask: self._fields(signal_mask=mask, restore_tid=target.restore_tid),
+                hold=self._hold,
+            )
+        finally:
+            pages.release(_self())
         reply = replies[0]
         if reply is None or not reply.ok:
             state = self._read_state().state or "unknown"

@@ -301,6 +301,11 @@ backend:
   returned: when the options are valid
   type: str
   sample: libcuda
+seconds:
+  description: How long the module itself took, in seconds, without the time that Ansible needs to start it.
+  returned: when the options are valid
+  type: float
+  sample: 4.62
 huge_pages:
   description: What was done with the setting for transparent huge pages.
   returned: when the options are valid
@@ -548,6 +553,7 @@ findings:
       sample: https://github.com/gpufleet/checkpoint/blob/main/docs/driver-findings.md
 """
 
+import time
 from contextlib import closing
 from typing import Any, Mapping, Optional
 
@@ -647,6 +653,7 @@ def main() -> None:
         mutually_exclusive=[("pids", "select")],
         supports_check_mode=True,
     )
+    began = time.monotonic()
     engine: Optional[Engine] = None
     try:
         options = options_of(module.params, module.check_mode)
@@ -669,11 +676,11 @@ def main() -> None:
         Refused,
         Failed,
     ) as error:
-        module.fail_json(msg=str(error), **_report.report(engine))
+        module.fail_json(msg=str(error), **_report.report(engine, time.monotonic() - began))
     else:
         for warning in engine.warnings:
             module.warn(warning)
-        module.exit_json(**_report.report(engine))
+        module.exit_json(**_report.report(engine, time.monotonic() - began))
 
 
 if __name__ == "__main__":

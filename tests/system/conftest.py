@@ -35,3 +35,10 @@ def lab(two_labs: list[Lab]) -> Iterator[Lab]:
     """After the test every job counts on with the memory that it had, and nothing is left behind."""
     with two_labs[0].watched() as one:
         yield one
+
+
+@pytest.fixture
+def trainer(lab: Lab) -> str:
+    """A user of the host, with a home directory."""
+    lab.host.sh("id trainer >/dev/null 2>&1 || useradd -m -s /bin/sh trainer")
+    return "trainer"

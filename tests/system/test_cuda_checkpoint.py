@@ -241,26 +241,25 @@ def groups(lab: Lab) -> Iterator[list[str]]:
     lab.host.sh("cd /sys/fs/cgroup/unified && find jobs slurm docker system.slice -depth -type d -exec rmdir {} +")
 
 
-def test_select(lab: Lab, groups: list[str]) -> None:
-    lab.host.sh("id trainer >/dev/null 2>&1 || useradd trainer")
-    first, second, trainer, job, slurm, container, unit = lab.start(
+def test_select(lab: Lab, groups: list[str], trainer: str) -> None:
+    first, second, own, job, slurm, container, unit = lab.start(
         Workload(gpu=0),
         Workload("multi_gpu"),
-        Workload(gpu=1, user="trainer", vram=17),
+        Workload(gpu=1, user=trainer, vram=17),
         *[Workload(gpu=0, cgroups=(group,)) for group in groups],
     )
     zero = {one.pid for one in (first, second, job, slurm, container, unit)}
-    everyone = zero | {trainer.pid}
+    everyone = zero | {own.pid}
     uuid = lab.host.run("nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader", "-i", "1")
-    uid = lab.host.run("id", "-u", "trainer")
+    uid = lab.host.run("id", "-u", trainer)
     wanted: list[tuple[dict[str, object], set[int]]] = [
         ({"all": True}, everyone),
         ({"gpus": [0]}, zero),
-        ({"gpus": [uuid]}, {second.pid, trainer.pid}),
+        ({"gpus": [uuid]}, {second.pid, own.pid}),
         ({"gpus": [1], "users": ["root"]}, {second.pid}),
-        ({"users": ["trainer"]}, {trainer.pid}),
-        ({"users": [uid]}, {trainer.pid}),
-        ({"command": r"--vram 17\b"}, {trainer.pid}),
+        ({"users": [trainer]}, {own.pid}),
+        ({"users": [uid]}, {own.pid}),
+        ({"command": r"--vram 17\b"}, {own.pid}),
         ({"executable": "/usr/local/bin/gpusim-*"}, everyone),
         ({"executable": "/usr/bin/*"}, set()),
         ({"cgroup": "/jobs"}, {job.pid}),
@@ -268,15 +267,15 @@ def test_select(lab: Lab, groups: list[str]) -> None:
         ({"container": CONTAINER[:12]}, {container.pid}),
         ({"unit": "inference.service"}, {unit.pid}),
         ({"unit": "inference"}, {unit.pid}),
-        ({"gpus": [0], "users": ["trainer"]}, set()),
+        ({"gpus": [0], "users": [trainer]}, set()),
     ]
     tasks = [cuda("checkpointed", select=select, check=True, allow=["cuda_ipc_possible"]) for select, _pids in wanted]
     for result, (select, pids) in zip(lab.play(*tasks), wanted, strict=True):
         assert set(result.ok(changed=bool(pids)).processes) == pids, select
     # A suspended process still counts for the GPU that it used.
     suspended, resumed = lab.play(cuda("checkpointed", select={"gpus": [1]}), cuda("running", select={"gpus": [1]}))
-    assert set(suspended.ok(changed=True).processes) == {second.pid, trainer.pid}
-    assert set(resumed.ok(changed=True).processes) == {second.pid, trainer.pid}
+    assert set(suspended.ok(changed=True).processes) == {second.pid, own.pid}
+    assert set(resumed.ok(changed=True).processes) == {second.pid, own.pid}
 
 
 def gpu_of(lab: Lab, job: Job) -> list[int]:

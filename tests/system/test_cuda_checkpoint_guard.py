@@ -62,7 +62,7 @@ def test_a_thousand_continues_run_no_instruction(lab: Lab) -> None:
 
 def test_a_group_that_loses_its_shell_stays_parked(lab: Lab) -> None:
     """The kernel sends SIGHUP and SIGCONT to a stopped process group that becomes an orphan."""
-    job = lab.one("polling", wrap=("bash", "-c", 'set -m; nohup "$@" & wait', "-"))
+    job = lab.one("polling", wrap=("bash", "-c", 'set -m; nohup "$@" & exec sleep 1000', "-"))
     suspend(lab, job)
     shell = lab.look(job)[job.pid]["parent"]
     lab.host.sh(

@@ -201,13 +201,6 @@ def test_a_process_without_cuda_is_an_error(lab: Lab) -> None:
     lab.host.run("kill", str(pid))
 
 
-@pytest.fixture
-def trainer(two_labs: list[Lab]) -> str:
-    lab = two_labs[0]
-    lab.host.sh("id trainer >/dev/null 2>&1 || useradd -m -s /bin/sh trainer")
-    return "trainer"
-
-
 def test_another_user_may_only_touch_its_own(lab: Lab, trainer: str) -> None:
     own, foreign = lab.start(Workload(user=trainer), Workload())
     as_trainer = {

@@ -148,3 +148,30 @@ os._exit(0)
     assert h1.sh("ls /crash/checkpoint.db-wal") == "/crash/checkpoint.db-wal"
     h1.sh("mount -o remount,ro /crash")
     assert python(h1, "print(open_journal('/crash/checkpoint.db', create=False).latest(TARGET).step)") == "lock"
+
+
+def test_what_belongs_to_another_user(h1: Host) -> None:
+    """Root takes no orders from a directory that a user can write, and a user none from another one's."""
+    h1.sh("mkdir -m 755 /home/eve && mkdir -m 700 /home/eve/own && chown -R 1000:1000 /home/eve")
+    said = python(
+        h1,
+        f"""
+refused(lambda: open_journal("/home/eve/checkpoint.db"))
+os.chown("/home/eve/own", 0, 0)
+refused(lambda: open_journal("/home/eve/own/checkpoint.db"))
+os.chown("/home/eve/own", 1000, 1000)
+open_journal({JOURNAL!r})
+os.setuid(1000)
+print(open_journal("/home/eve/own/checkpoint.db").live("boot"))
+refused(lambda: open_journal({JOURNAL!r}))
+refused(lambda: open_journal({JOURNAL!r}, create=False))
+""",
+    )
+    direct, above, own, write, read = said.splitlines()
+    for line in (direct, above):
+        assert "/home/eve belongs to user id 1000. " in line
+        assert "Name a journal in a directory that belongs to root or to the user who runs the task." in line
+    assert own == "()"
+    for line in (write, read):
+        assert line.startswith(f"journal {JOURNAL}: Permission denied ({JOURNAL})")
+        assert "Run the task as the owner of the journal (become), or name another file as journal." in line

@@ -9,17 +9,20 @@ the one that the process is in, with a name that says whose it is, so that it ca
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import re
 import time
 from typing import Optional, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _cgroup
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold import process
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.errors import HoldError
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import Identity
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import Identity, read_identity
 
 _SECONDS = 5.0
+_OURS = re.compile(f"^{_cgroup.own_group(0, 0).replace('0', '([0-9]+)')}$")
 
 
 def _group_name(identity: Identity) -> str:
@@ -52,6 +55,12 @@ def frozen_by_us(identity: Identity) -> Optional[str]:
     return found[0]
 
 
+def is_frozen(identity: Identity) -> bool:
+    """In a group of ours, and frozen by it."""
+    directory = frozen_by_us(identity)
+    return directory is not None and "frozen 1" in process.read_host(os.path.join(directory, "cgroup.events"))
+
+
 def freeze(identity: Identity) -> str:
     """The directory of the frozen group. Nothing happens where it is frozen by us already.
 
@@ -71,6 +80,7 @@ def freeze(identity: Identity) -> str:
     kind = process.read_host(os.path.join(parent, "cgroup.type"))
     if kind not in ("", "domain"):
         raise _error(identity, f"its control group {path} is {kind!r}", "Only a domain group can hold a frozen child")
+    _sweep(parent)
     directory = os.path.join(parent, _group_name(identity))
     try:
         os.mkdir(directory, 0o755)
@@ -85,14 +95,16 @@ def freeze(identity: Identity) -> str:
         _write(identity, directory, "cgroup.freeze", "1")
         _await(identity, directory, "1")
     except HoldError:
-        thaw(identity)
+        with contextlib.suppress(HoldError):
+            thaw(identity)
         _remove(directory)
         raise
     return directory
 
 
 def thaw(identity: Identity) -> bool:
-    """Undo `freeze`: thawed, back in the group it came from, the child removed. False where it was not frozen by us.
+    """Undo `freeze`: thawed, back in the group it came from (if that takes it still), the child removed. False where it
+    was not frozen by us.
 
     Call it once every thread is held: what has been continued while it was frozen runs as soon as it is thawed.
     """
@@ -101,9 +113,22 @@ def thaw(identity: Identity) -> bool:
         return False
     _write(identity, directory, "cgroup.freeze", "0")
     _await(identity, directory, "0")
-    _write(identity, os.path.dirname(directory), "cgroup.procs", str(identity.pid))
-    _remove(directory)
+    with contextlib.suppress(HoldError):
+        _write(identity, os.path.dirname(directory), "cgroup.procs", str(identity.pid))
+        _remove(directory)
     return True
+
+
+def _sweep(parent: str) -> None:
+    """Remove the groups of processes that have ended in theirs."""
+    for name in os.listdir(parent):
+        match = _OURS.match(name)
+        if match is None:
+            continue
+        there = read_identity(int(match.group(1)))
+        if there is None or there.start_ticks != int(match.group(2)):
+            with contextlib.suppress(OSError):
+                os.rmdir(os.path.join(parent, name))
 
 
 def _remove(directory: str) -> None:

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Suspend, resume and ask a process while all its threads but the restore thread are held. "Stop first": SIGSTOP comes
-before the first seize, SIGCONT after the last driver call, so that a holder that is killed at any step leaves a stopped
-process, which another one takes over.
+before the first seize, SIGCONT after the restore, so that a holder that is killed at any step leaves a stopped process,
+which another one takes over.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.errors i
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.hold import Call, Hold
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import Identity
 
-#: In order. "checkpoint" when suspending, the names of the calls when resuming.
+#: In order. All but the last two of RESUME_STEPS are told here; those are the caller's: a process that is held can't be
+#: unlocked (a thread that is held inside a call of CUDA keeps the driver from answering), so it goes on, locked and
+#: with its memory back, before it is.
 SUSPEND_STEPS = ("stop", "seize", "mask", "checkpoint", "settle")
-RESUME_STEPS = ("stop", "seize", "mask", "restore", "unlock", "settle")
+RESUME_STEPS = ("stop", "seize", "mask", "restore", "settle", "continue", "unlock")
 
 Step = Callable[[str], None]
 Start = Callable[[], Call]
@@ -67,7 +69,7 @@ def _take(target: Target, step: Step, deadlines: Deadlines, mask: Optional[str],
     """Stop and seize. undo: on failure everything is as before; else it is left stopped."""
     hold = Hold(target.identity, target.restore_tid)
     try:
-        frozen = freezer.frozen_by_us(target.identity) is not None
+        frozen = freezer.is_frozen(target.identity)
         step("stop")
         # Its restore thread may still be deep in the driver, copying for a holder that is gone.
         patience = deadlines.stop if undo else max(deadlines.stop, deadlines.settle)
@@ -174,9 +176,9 @@ def resume(
     mask: TellMask = _nothing,
     hold: Optional[Hold] = None,
 ) -> Tuple[List[Optional[Reply]], Hold]:
-    """Make these calls (name, start), in order, up to the first that is refused. A running process is stopped first.
-    Afterwards it is held and stopped: re-read its state, then `let_go`. Errors: as `suspend`, but what has been stopped
-    is never continued."""
+    """Make these calls (name, start), in order, up to the first that is refused: the restore, as a rule. A running
+    process is stopped first. Afterwards it is held and stopped: re-read its state, `let_go`, and unlock it then.
+    Errors: as `suspend`, but what has been stopped is never continued."""
     taken = hold
     hold = taken or adopt(target, deadlines, step=step)
     try:
@@ -200,7 +202,8 @@ def adopt(target: Target, deadlines: Deadlines = DEFAULT, mask: Optional[str] = 
 
 def ask(hold: Hold, query: Start, seconds: float = math.inf) -> Optional[Reply]:
     """A call on a held process, made while only the restore thread runs. It is held and stopped afterwards. None: no
-    answer within the time; the call goes on, and so does the restore thread."""
+    answer within the time; the call goes on, and so does the restore thread. One that is not locked may never answer.
+    """
     return _calls(hold, [("ask", query)], _nothing, Deadlines(call=seconds), _nothing)[-1]
 
 

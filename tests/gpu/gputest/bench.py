@@ -144,6 +144,7 @@ class Bench:
                 raise Stop(f"{name}: the module's process was not timed: {done.module_seconds}")
             found[name] = done.module_seconds[0]
             found[f"{name} playbook"] = done.seconds
+            found[f"{name} own"] = result.result["seconds"]
             found[f"{name} steps"] = [one.get("seconds") for one in result.processes]
             found[f"{name} huge pages"] = result.result.get("huge_pages")
         return found
@@ -205,7 +206,7 @@ class Bench:
 
 
 def _round(found: Dict[str, Any]) -> str:
-    names = ("suspend", "suspend playbook", "resume", "resume playbook")
+    names = ("suspend own", "suspend", "suspend playbook", "resume own", "resume", "resume playbook")
     return ", ".join(f"{name} {found[name]:.2f} s" for name in names if name in found)
 
 

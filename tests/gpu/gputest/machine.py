@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import compileall
 import glob
 import hashlib
 import os
@@ -106,6 +107,8 @@ def unpack(wheels: Path, to: Path) -> str:
     for wheel in found:
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(to)
+    # As pip does when it installs them.
+    compileall.compile_dir(str(to), quiet=2, workers=0)
     return str(to) if found else ""
 
 

@@ -87,7 +87,8 @@ def environment(spec: Spec, work: Path) -> Dict[str, str]:
     path = [spec.site, os.environ.get("PYTHONPATH", "")]
     (work / "tmp").mkdir(exist_ok=True)
     return {
-        **os.environ,
+        # Compiled code is kept, as it is where Ansible and the modules are installed.
+        **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
         "PYTHONPATH": ":".join(one for one in path if one),
         "LC_ALL": "C.UTF-8",
         "HOME": os.environ.get("HOME", "/root"),

@@ -209,7 +209,12 @@ class Target:
         return lambda: FakeCall(self, what, argument, ok)
 
     def resuming(self) -> List[Tuple[str, Callable[[], FakeCall]]]:
-        return [("restore", self.call("r", 5)), ("unlock", self.call("u"))]
+        return [("restore", self.call("r", 5))]
+
+    def unlock(self) -> None:
+        """As it is done: the process runs, locked."""
+        reply = self.call("u")().wait(10)
+        assert reply is not None and reply.ok
 
     # What it is now
 
@@ -351,13 +356,16 @@ def suspend(target: Target, **options: Any) -> None:
     park.let_go(hold, run=False)
 
 
-def resume(target: Target, **options: Any) -> None:
+def resume(target: Target, unlock: bool = True, **options: Any) -> None:
+    """unlock: not of a process that dies as soon as it goes on."""
     replies, hold = park.resume(target.target, target.resuming(), **options)
-    assert [reply is not None and reply.ok for reply in replies] == [True, True]
+    assert [reply is not None and reply.ok for reply in replies] == [True]
     park.let_go(hold, run=True)
+    if unlock:
+        target.unlock()
 
 
-def bring_back(target: Target, mask: Optional[str] = None) -> None:
+def bring_back(target: Target, mask: Optional[str] = None, unlock: bool = True) -> None:
     """What a later run does with whatever a dead holder left: hold, ask, finish, let run."""
 
     def work() -> None:
@@ -366,9 +374,9 @@ def bring_back(target: Target, mask: Optional[str] = None) -> None:
         assert reply is not None
         if reply.state == "checkpointed":
             replies, hold = park.resume(target.target, target.resuming(), hold=hold)
-            assert [one is not None and one.ok for one in replies] == [True, True]
-        elif reply.state == "locked":
-            park.ask(hold, target.call("u"))
+            assert [one is not None and one.ok for one in replies] == [True]
         park.let_go(hold, run=True)
+        if unlock and reply.state != "running":
+            target.unlock()
 
     held(work)

@@ -16,6 +16,7 @@ import pytest
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold import freezer, park, process
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.errors import HoldError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.guard import guard
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import Identity
 from tests.unit.plugins.hold.helpers import Holder, Target, bring_back, held, resume, until
 
 
@@ -132,14 +133,53 @@ def test_it_is_not_frozen_twice_and_thawed_once(group: Path) -> None:
 
 
 @needs_v2
-def test_a_frozen_process_can_be_killed(group: Path) -> None:
-    with Target(3) as target:
+def test_a_frozen_process_can_be_killed_and_the_next_sweeps_up(group: Path) -> None:
+    with Target(3) as target, Target(3) as other:
         enter(group, target)
+        enter(group, other)
         park_frozen(target)
         os.kill(target.pid, signal.SIGKILL)
         assert target.popen.wait(5) == -signal.SIGKILL
         (left,) = [path for path in group.iterdir() if path.is_dir()]
         assert left.name.startswith(f"gpufleet-checkpoint-{target.pid}-")
+        park_frozen(other)
+        (left,) = [path for path in group.iterdir() if path.is_dir()]
+        assert left.name.startswith(f"gpufleet-checkpoint-{other.pid}-")
+        held(lambda: resume(other))
+        other.assert_runs()
+
+
+@needs_v2
+def test_a_holder_that_died_half_way_through_thawing(group: Path) -> None:
+    with Target(6) as target:
+        enter(group, target)
+        park_frozen(target)
+        child = freezer.frozen_by_us(target.identity)
+        assert child is not None and freezer.is_frozen(target.identity)
+        (Path(child) / "cgroup.freeze").write_text("0")
+        until(lambda: not freezer.is_frozen(target.identity), "thawed")
+        target.assert_still()
+        bring_back(target)
+        target.assert_runs()
+        assert freezer.frozen_by_us(target.identity) is None
+
+
+@needs_v2
+def test_a_group_to_which_it_can_not_go_back(group: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has been given controllers meanwhile, say. That is no reason to keep the process from running."""
+    write = freezer._write
+
+    def refuse(identity: Identity, directory: str, name: str, value: str) -> None:
+        write(identity, directory if Path(directory) != group else "/nowhere", name, value)
+
+    with Target(3) as target:
+        enter(group, target)
+        park_frozen(target)
+        monkeypatch.setattr(freezer, "_write", refuse)
+        held(lambda: resume(target))
+        target.assert_runs()
+        assert freezer.frozen_by_us(target.identity) is not None
+        assert not freezer.is_frozen(target.identity)
 
 
 @needs_v2

@@ -209,7 +209,7 @@ def test_a_termination_as_systemd_sends_it_waits(kill: bool) -> None:
             release(holder)
         target.assert_parked()
         assert process.pending(target.pid) == ("SIGTERM",)
-        held(lambda: resume(target))
+        held(lambda: resume(target, unlock=False))
         assert target.popen.wait(10) == -signal.SIGTERM
 
 
@@ -249,7 +249,7 @@ def test_a_deadly_signal_for_one_thread_waits_as_well() -> None:
         time.sleep(0.02)
         release(holder)
         target.assert_parked()
-        held(lambda: resume(target))
+        held(lambda: resume(target, unlock=False))
         assert target.popen.wait(10) == -signal.SIGUSR1
 
 

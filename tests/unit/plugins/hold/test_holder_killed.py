@@ -93,20 +93,25 @@ def test_at_each_step_of_a_suspend(last: str) -> None:
         assert_whole_afterwards(target, life.mask)
 
 
-@pytest.mark.parametrize("last", [*park.RESUME_STEPS, "continue"])
+@pytest.mark.parametrize("last", park.RESUME_STEPS)
 def test_at_each_step_of_a_resume(last: str) -> None:
     def work(tell: Callable[[Any], None]) -> None:
         step = until_step(last, tell)
-        _replies, _hold = park.resume(target.target, target.resuming(), step, mask=telling(tell))
+        _replies, hold = park.resume(target.target, target.resuming(), step, mask=telling(tell))
         step("continue")
+        park.let_go(hold, run=True)
+        step("unlock")
 
     with Target(12, "mask", signal.SIGUSR2) as target:
         held(lambda: suspend(target))
         with Holder(work) as holder:
             life = Life(holder)
         assert life.steps[-1] == last
-        target.assert_parked()
-        assert (target.slot(STATE) == CHECKPOINTED) == (last not in ("unlock", "settle", "continue"))
+        if last == "unlock":
+            target.assert_runs()
+        else:
+            target.assert_parked()
+        assert (target.slot(STATE) == CHECKPOINTED) == (last not in ("settle", "continue", "unlock"))
         bring_back(target, life.mask)
         assert_whole_afterwards(target, life.mask)
 
@@ -177,7 +182,7 @@ def test_with_a_deadly_signal_waiting(number: int) -> None:
             target.await_work()
             holder.kill()
             target.assert_parked()
-        bring_back(target)
+        bring_back(target, unlock=False)
         assert target.popen.wait(10) == -number
 
 
@@ -206,7 +211,7 @@ def test_after_it_has_been_continued_by_somebody_during_the_call(busy: bool) -> 
 @pytest.mark.parametrize("storm", [False, True])
 @pytest.mark.parametrize("options", [("alone",), ("alone", "handlers", "ppoll"), ("handlers", "ppoll")])
 def test_after_it_has_been_continued_and_has_come_to_rest(options: Tuple[str, ...], storm: bool) -> None:
-    """Neither a SIGCONT that gets through to the restore thread nor the SIGSTOP in answer to it is lost or sent again."""
+    """Neither a SIGCONT that gets through to the restore thread nor the SIGSTOP in answer is lost or sent again."""
 
     def work(tell: Callable[[Any], None]) -> None:
         reply, _hold = park.suspend(target.target, target.call("c"))

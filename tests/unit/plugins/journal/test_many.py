@@ -52,7 +52,7 @@ def test_sixteen_processes_that_make_it_and_write_at_once(path: str) -> None:
 
 def test_readers_never_wait_and_never_see_half_of_a_step(path: str) -> None:
     open_journal(path).close()
-    writer = fork(lambda: work(path, 100, 40))
+    writer = fork(lambda: work(path, 100, 400))
     seen = 0
     with open_journal(path, create=False) as journal:
         while os.waitid(os.P_PID, writer, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
