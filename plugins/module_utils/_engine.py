@@ -80,7 +80,6 @@ class Engine:
         self._pool = Pool(self._start_worker)
         read = snapshot or (lambda pids: read_snapshot(pids, gpus=gpus))
         self._survey = Survey(journal, read, options.allow)
-        self._pairs: Tuple[Tuple[str, str], ...] = ()
         self.subjects: List[Subject] = []
         self.findings: List[Finding] = []
         self.warnings: List[str] = []
@@ -228,9 +227,9 @@ class Engine:
             return [_findings.unowned(subject)]
         return []
 
-    def _gate(self, action: str, subjects: Sequence[Subject], pairs: Sequence[Tuple[str, str]] = ()) -> List[Finding]:
+    def _gate(self, action: str, subjects: Sequence[Subject]) -> List[Finding]:
         """The blocking findings; all of them are noted with their process."""
-        return self._note(self._survey.evaluate(action, subjects, pairs))
+        return self._note(self._survey.evaluate(action, subjects))
 
     def _note(self, findings: Sequence[Finding]) -> List[Finding]:
         self.findings.extend(findings)
@@ -241,17 +240,19 @@ class Engine:
         return [finding for finding in findings if finding.severity == "blocking"]
 
     def _map_devices(self, towards: Sequence[Subject]) -> None:
-        needs: Dict[str, int] = {}
-        for subject in towards:
-            for uuid, held in (subject.device_bytes or {}).items():
-                needs[uuid] = needs.get(uuid, 0) + held
-        self._pairs = _device_map.resolve(self._options.device_map, self.gpus, needs).pairs
-        if self._pairs and not self._backend.can_map:
-            raise ArgumentError(
-                "device_map",
-                f"the {self._backend.name} backend of this driver restores to the same GPUs only",
-                "Leave it out; drivers from 580 on take a map.",
-            )
+        """Where each goes. The biggest choose first; what is already given away counts as taken."""
+        promised = dict(self._journal.reserved(is_alive))
+        for subject in sorted(towards, key=lambda one: -one.total_bytes):
+            mapped = _device_map.resolve(self._options.device_map, self.gpus, subject.device_bytes or {}, promised)
+            subject.pairs = mapped.pairs
+            if subject.pairs and not self._backend.can_map:
+                raise ArgumentError(
+                    "device_map",
+                    f"the {self._backend.name} backend of this driver restores to the same GPUs only",
+                    "Leave it out; drivers from 580 on take a map.",
+                )
+            for uuid, held in _needs(subject).items():
+                promised[uuid] = promised.get(uuid, 0) + held
 
     def _gate_restores(self, towards: Sequence[Subject]) -> List[Finding]:
         """Each for itself here, too: what has room comes back, what has none stays suspended and is named. Only where
@@ -261,24 +262,19 @@ class Engine:
         refusals: List[Finding] = []
         refused: List[Subject] = []
         for subject in towards:
-            blocking = self._note(self._survey.evaluate("resume", [subject], self._pairs, promised))
+            blocking = self._note(self._survey.evaluate("resume", [subject], subject.pairs, promised))
             if blocking:
                 refused.append(subject)
                 refusals.extend(blocking)
                 subject.failure = _refusal(subject, blocking)
                 continue
-            for uuid, held in self._needs(subject).items():
+            for uuid, held in _needs(subject).items():
                 promised[uuid] = promised.get(uuid, 0) + held
         if len(refused) == len(self.subjects):
             return refusals
         for subject in refused:
             subject.plan = ()
         return []
-
-    def _needs(self, subject: Subject) -> Dict[str, int]:
-        """GPU UUID to bytes, on the GPUs that it goes to."""
-        moved = dict(self._pairs)
-        return {moved.get(uuid, uuid): held for uuid, held in (subject.device_bytes or {}).items()}
 
     # Doing it
 
@@ -363,7 +359,7 @@ class Engine:
         commands: Dict[int, Command] = {}
         restored = [one for one in subjects if "restore" in one.plan and one.state == "checkpointed"]
         for subject in self._reserve(restored):
-            commands[subject.pid] = Command("resume", unlock=options.goal == "running", pairs=self._pairs)
+            commands[subject.pid] = Command("resume", unlock=options.goal == "running", pairs=subject.pairs)
         for subject in subjects:
             if subject in restored:
                 continue
@@ -389,7 +385,7 @@ class Engine:
             owner = read_identity(self._pool.workers[subject.pid])
             if owner is None:
                 raise Failed(f"{subject.name}: its worker ended at once. Nothing has changed; run the task again.")
-            wants.append((owner, self._needs(subject)))
+            wants.append((owner, _needs(subject)))
         free = self._journal.reserve(wants, lambda: {gpu.uuid: gpu.free_bytes for gpu in self._read_gpus()})
         fitting: List[Subject] = []
         for subject, shortage in zip(subjects, free):
@@ -399,14 +395,14 @@ class Engine:
         return fitting
 
     def _settle(self) -> None:
-        """Operations whose worker died, of processes that need nothing: the journal would wait for them for ever."""
+        """Operations whose worker died, or whose process somebody else resumed: what was read is that they are over."""
         for subject in self.subjects:
             operation = subject.operation
-            if operation is None or operation.status not in ("active", "unknown") or subject.touched:
+            if operation is None or operation.status in ("done", "undone") or subject.touched:
                 continue
             if subject.view.state in ("running", "locked"):
                 status = "undone" if subject.view.state == operation.state_before else "done"
-                words = f"its worker had ended; run {self._options.run_id} found it {subject.view.state}"
+                words = f"run {self._options.run_id} found the process {subject.view.state}"
                 self._journal.finish(operation.id, status, words, {})
 
     def _keep_guards(self, subjects: Sequence[Subject]) -> None:
@@ -474,6 +470,12 @@ class Engine:
         return "\n".join(lines)
 
 
+def _needs(subject: Subject) -> Dict[str, int]:
+    """GPU UUID to bytes, on the GPUs that it goes to."""
+    moved = dict(subject.pairs)
+    return {moved.get(uuid, uuid): held for uuid, held in (subject.device_bytes or {}).items()}
+
+
 def _guess(subject: Subject) -> str:
     """Check mode holds nobody: what the evidence says of a process that a dead worker left stopped."""
     if subject.process.looks_suspended:
@@ -520,5 +522,5 @@ def _may_be_retried(subject: Subject) -> bool:
     failure = subject.failure
     if failure is None or failure.late or failure.state == "gone":
         return False
-    advice = advise("restore", failure.code)
+    advice = advise("restore", failure.code, bool(subject.pairs))
     return advice is None or not advice.lost

@@ -195,8 +195,8 @@ class JournalFile:
             raise
 
     def _retried(self, action: Callable[[], Result]) -> Result:
-        """Until it is not busy any more. SQLite's own timeout sleeps for up to a tenth of a second, and gives up at once
-        where two connections recover or end at the same time; workers write often, and each only for a moment.
+        """Until it is not busy any more. SQLite's own timeout sleeps for up to a tenth of a second, and gives up
+        at once where two connections recover or end at the same time; workers write often, and each only for a moment.
         """
         deadline = time.monotonic() + self._busy_seconds
         pause = 0.0005

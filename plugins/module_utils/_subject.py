@@ -23,7 +23,9 @@ RUNAWAY_STATE = "running_without_gpu"
 
 @dataclass
 class Subject:
-    """device_bytes: GPU UUID to bytes, by NVML or, for a suspended process, by the journal; None: nobody knows."""
+    """device_bytes: GPU UUID to bytes, by NVML or, for a suspended process, by the journal; None: nobody knows.
+    pairs: GPU UUIDs, old and new, for its restore; empty for a plain one.
+    """
 
     process: ProcessSnapshot
     operation: Optional[Operation]
@@ -31,6 +33,7 @@ class Subject:
     view: _plan.View = field(default_factory=lambda: _plan.View("unknown"))
     device_bytes: Optional[Dict[str, int]] = None
     plan: Tuple[str, ...] = ()
+    pairs: Tuple[Tuple[str, str], ...] = ()
     findings: List[Finding] = field(default_factory=list)
     state: str = "unknown"
     stopped: str = ""

@@ -224,7 +224,7 @@ def leftovers() -> dict[str, Any]:
         "live": [row for row in journal(LATEST) if (row["pid"], row["start_ticks"]) in lives and row["status"] in LIVE],
         "rows": rows,
         "groups": [str(path) for path in Path("/sys/fs/cgroup").glob("**/*gpufleet*")],
-        "remote": [str(path) for path in Path("/root/.ansible/tmp").glob("*")],
+        "remote": [str(path) for path in (Path.home() / ".ansible/tmp").glob("*")],
     }
 
 
