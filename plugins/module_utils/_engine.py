@@ -32,6 +32,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards impor
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazard import size
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._huge_pages import HugePages
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_errors import JournalError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_reservations import Shortage
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._outcome import Command, Outcome
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._pool import Pool
@@ -96,18 +97,29 @@ class Engine:
     def run(self) -> None:
         """Raises ArgumentError, DeviceMapError, Refused, Failed."""
         try:
-            if not self._options.check:
-                self._mend()
-            self._see()
-            self._ask()
-            self._decide()
-            if not self._options.check:
-                self._act()
-                self._settle()
-            if any(subject.failure is not None for subject in self.subjects):
-                raise Failed(self._message(""))
-        finally:
-            self._pool.leave({subject.pid for subject in self.subjects})
+            self._run()
+        except (ArgumentError, _device_map.DeviceMapError, Refused, Failed):
+            self._leave()
+            raise
+        except BaseException:
+            self._pool.abandon()
+            raise
+        self._leave()
+
+    def _run(self) -> None:
+        if not self._options.check:
+            self._mend()
+        self._see()
+        self._ask()
+        self._decide()
+        if not self._options.check:
+            self._act()
+            self._settle()
+        if any(subject.failure is not None for subject in self.subjects):
+            raise Failed(self._message(""))
+
+    def _leave(self) -> None:
+        self._pool.leave({subject.pid for subject in self.subjects})
 
     def _mend(self) -> None:
         """What a dead run left behind on the host, besides its processes."""
@@ -403,7 +415,10 @@ class Engine:
             if subject.view.state in ("running", "locked"):
                 status = "undone" if subject.view.state == operation.state_before else "done"
                 words = f"run {self._options.run_id} found the process {subject.view.state}"
-                self._journal.finish(operation.id, status, words, {})
+                try:
+                    self._journal.finish(operation.id, status, words, {})
+                except JournalError as error:
+                    self.warnings.append(str(error))
 
     def _keep_guards(self, subjects: Sequence[Subject]) -> None:
         for subject in subjects:

@@ -84,6 +84,11 @@ class Pool:
             self._send(pid, Command("leave"))
             self._forget(pid)
 
+    def abandon(self) -> None:
+        """End every connection without a word: each worker undoes a lock that nobody will use any more."""
+        for pid in list(self._channels):
+            self._forget(pid)
+
     def _send(self, pid: int, command: Command) -> bool:
         try:
             self._channels[pid].sendall(command.line())

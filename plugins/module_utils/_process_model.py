@@ -56,7 +56,7 @@ class ProcessSnapshot:
     data_bytes, virtual_bytes: VmData and VmSize, what those limits are compared with.
     cgroup_paths: every path in /proc/PID/cgroup. frozen: by any of its groups; None is unknown.
     device_files: a path per open descriptor of /dev/nvidia*, duplicates kept.
-    libraries: file names of the mapped libcuda, libnccl and libnvidia-ml.
+    libraries: file names of the mapped libcuda, libnccl, libnvidia-ml, and of what profilers load into programs.
     uvm_socket: it owns the socket by which CUDA shares its memory manager; stays while suspended.
     unix_names: of bound unix sockets that it has open. unix_peers: (PID, its name) of processes of this list at the
     other end of its unix sockets; unix_peer_names: what the other ends are bound to. Both are known of the reader's

@@ -11,16 +11,23 @@ from typing import Dict, Iterable, List, Optional, Set, Tuple
 
 #: The only names of a process's environment that are kept; the rest may hold secrets.
 ENVIRONMENT = (
+    "CUDA_INJECTION64_PATH",
     "CUDA_MPS_PIPE_DIRECTORY",
     "CUDA_VISIBLE_DEVICES",
+    "JOURNAL_STREAM",
     "OMPI_COMM_WORLD_SIZE",
     "PMI_SIZE",
+    "SLURM_JOB_END_TIME",
     "SLURM_JOB_ID",
     "SLURM_STEP_ID",
+    "WATCHDOG_USEC",
     "WORLD_SIZE",
 )
 
-_LIBRARY = re.compile(r"^(libcuda|libnccl|libnvidia-ml)\.so(\.|$)")
+_LIBRARY = re.compile(
+    r"^(libcuda|libnccl|libnvidia-ml|libcuinj64|libToolsInjection64|libInterceptorInjectionTarget|libcuda-injection)"
+    r"\.so(\.|$)"
+)
 _UVM_SOCKET = re.compile(r"^@cuda-uvmfd-\d+-(\d+)$")
 _KERNEL_THREAD = 0x00200000
 
@@ -35,6 +42,7 @@ class Stat:
     group: int
     session: int
     tty: int
+    terminal_group: int
     kernel_thread: bool
     thread_count: int
     start_ticks: int
@@ -53,6 +61,7 @@ def parse_stat(text: str) -> Optional[Stat]:
         group=int(parts[2]),
         session=int(parts[3]),
         tty=int(parts[4]),
+        terminal_group=int(parts[5]),
         kernel_thread=bool(int(parts[6]) & _KERNEL_THREAD),
         thread_count=int(parts[17]),
         start_ticks=int(parts[19]),

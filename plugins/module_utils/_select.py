@@ -85,6 +85,15 @@ def places(process: ProcessSnapshot) -> Tuple[str, Optional[str], Optional[str],
     return found.cgroup, found.unit, found.slurm_job, found.container
 
 
+def units(process: ProcessSnapshot) -> Tuple[str, ...]:
+    """Every unit of the system's manager that it is in, the innermost first; those of a user's manager are left out."""
+    found: List[str] = []
+    for path in process.cgroup_paths:
+        inside = re.split(r"/user@\d+\.service/", path)[0] if "/user@" in path else path
+        found.extend(unit for unit in reversed(_units(inside)) if unit not in found)
+    return tuple(found)
+
+
 def _slurm(process: ProcessSnapshot) -> Tuple[Optional[str], Optional[str]]:
     for path in process.cgroup_paths:
         match = _SLURM.search(path)

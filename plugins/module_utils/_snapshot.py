@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict, dataclass
 from typing import Any, Callable, Dict, Iterable, Optional, Tuple
 
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._around import Around, from_plain
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cgroup import CgroupSnapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import GpuSnapshot, read_gpus
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import from_data as gpus_from_data
@@ -19,21 +21,35 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process impor
     ThreadSnapshot,
     list_processes,
 )
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._units import Unit
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """processes: by PID; all that has to do with CUDA, and what was named."""
+    """processes: by PID; all that has to do with CUDA, and what was named. taken: when, unix seconds, 0 for unknown.
+
+    around: what lies around those that are meant, None where nobody looked; units: the systemd units that they are in.
+    """
 
     host: HostSnapshot
     gpus: Tuple[GpuSnapshot, ...]
     processes: Tuple[ProcessSnapshot, ...]
+    taken: float = 0.0
+    around: Optional[Tuple[Around, ...]] = None
+    units: Tuple[Unit, ...] = ()
 
     def process(self, pid: int) -> Optional[ProcessSnapshot]:
         return next((one for one in self.processes if one.pid == pid), None)
 
     def gpu(self, uuid: str) -> Optional[GpuSnapshot]:
         return next((one for one in self.gpus if one.uuid == uuid), None)
+
+    def around_of(self, pid: int) -> Optional[Around]:
+        """None: nobody looked, or it has ended before."""
+        return next((one for one in self.around or () if one.pid == pid), None)
+
+    def unit(self, name: str) -> Optional[Unit]:
+        return next((one for one in self.units if one.name == name), None)
 
     def device_bytes(self, pid: int) -> Dict[str, Optional[int]]:
         """GPU UUID -> bytes that NVML counts for the process; None where it can't tell. Empty: not listed."""
@@ -52,7 +68,7 @@ def read_snapshot(
     """
     host = read_host()
     processes = list_processes(pids, everything)
-    return Snapshot(host, (gpus or read_gpus)(), processes)
+    return Snapshot(host, (gpus or read_gpus)(), processes, time.time())
 
 
 def to_data(snapshot: Snapshot) -> Dict[str, Any]:
@@ -94,8 +110,12 @@ def _process_from_data(data: Dict[str, Any]) -> ProcessSnapshot:
 
 def from_data(data: Dict[str, Any]) -> Snapshot:
     """The inverse of `to_data`, also after JSON. Raises KeyError or TypeError for what is not such data."""
+    around = data.get("around")
     return Snapshot(
         HostSnapshot(**dict(data["host"], unreadable=tuple(data["host"]["unreadable"]))),
         gpus_from_data(data["gpus"]),
         tuple(_process_from_data(one) for one in data["processes"]),
+        data.get("taken", 0.0),
+        None if around is None else tuple(from_plain(Around, one) for one in around),
+        tuple(Unit(**dict(one, oomd=tuple(one["oomd"]))) for one in data.get("units", ())),
     )

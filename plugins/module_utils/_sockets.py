@@ -137,6 +137,14 @@ def namespace_of(directory: str) -> str:
         return ""
 
 
+def _mark_of(directory: str) -> str:
+    """Stands for a network namespace that may not be named: its tables are files of its own, so their numbers differ."""
+    try:
+        return f"tables {os.stat(directory + '/net/unix').st_ino}"
+    except OSError:
+        return directory
+
+
 class SocketTables:
     """The tables of the processes that are asked for; each network namespace is read once."""
 
@@ -146,7 +154,7 @@ class SocketTables:
 
     def of(self, directory: str) -> Optional[Table]:
         """directory: /proc/PID, or that of one of its threads. None: it may not be read, or the process is gone."""
-        namespace = namespace_of(directory) or directory
+        namespace = namespace_of(directory) or _mark_of(directory)
         if namespace not in self._known:
             self._known[namespace] = self._read(directory, namespace)
         return self._known[namespace]

@@ -17,6 +17,7 @@ import select
 import signal
 import socket
 import time
+import traceback
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Callable, Dict, List, Mapping, Optional, Tuple
@@ -25,9 +26,10 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.advice i
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.backend import Backend, Call, Reply
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.results import text as result_text
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold import freezer, park
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.errors import HoldError
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.errors import HoldError, ProcessEndedError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.guard import ENDED, UNWANTED, guard
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.hold import Hold
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.process import Handle
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._huge_pages import HugePages
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal, Operation, open_journal
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_errors import JournalError
@@ -44,6 +46,8 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._subject impor
 
 _PR_SET_NAME = 15
 NAME = b"gpufleet-hold"
+# Refusals of a checkpoint after which the driver refuses every later one of the same process.
+FOR_EVER = frozenset((2, 801, 999))
 
 
 @dataclass(frozen=True)
@@ -221,6 +225,9 @@ class Worker:
             outcome = self._not_held(command, f"{error.subject}: {error.evidence}. {error.reason}", error.remedy)
         except JournalError as error:
             outcome = self._not_held(command, str(error), "Mend the journal, and run the task again.")
+        except Exception as error:
+            # Whatever it was, it is told; the process stays as it is, stopped if it was held, and the next run asks.
+            outcome = self._unexpected(command, error)
         try:
             if command.do == "resume":
                 self._journal.release(_self())
@@ -281,6 +288,19 @@ class Worker:
             step=command.do,
             text=text,
             remedy=remedy,
+            seconds=dict(self._clock.seconds),
+        )
+
+    def _unexpected(self, command: Command, error: Exception) -> Outcome:
+        self._clock.step("")
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        return Outcome(
+            ok=False,
+            state="unknown",
+            stopped=self._stopped,
+            step=command.do,
+            text=f"{type(error).__name__}: {error} ({os.path.basename(where.filename)}, line {where.lineno})",
+            remedy="This is an error of the program: please report it. Run the task again: the state is read anew.",
             seconds=dict(self._clock.seconds),
         )
 
@@ -499,7 +519,7 @@ class Worker:
         state = "checkpointed" if done else self._read_state().state or "unknown"
         self._undo_lock = self._undo_lock and state == "locked"
         if state != "checkpointed":
-            if reply is not None and reply.code is not None:
+            if reply is not None and reply.code in FOR_EVER:
                 self._fields(refused=reply.code)
             self._let_go(run=self._stopped != "other")
             return self._outcome(False, state, reply, "checkpoint", _remedy("checkpoint", reply, state))
@@ -601,10 +621,13 @@ class Worker:
         previous = self._job.previous
         if previous is None or previous.worker is None or not is_alive(previous.worker):
             return
+        handle = Handle(previous.worker)
         try:
-            os.kill(previous.worker.pid, signal.SIGTERM)
-        except ProcessLookupError:
+            handle.send(signal.SIGTERM)
+        except ProcessEndedError:
             return
+        finally:
+            handle.close()
         end = time.monotonic() + 30
         while is_alive(previous.worker):
             if time.monotonic() > end:

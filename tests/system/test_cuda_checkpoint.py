@@ -320,7 +320,7 @@ def test_device_map_auto_moves_only_what_has_no_room(lab: Lab) -> None:
 
 def test_parallel_bounds_how_many_are_worked_on_at_once(lab: Lab) -> None:
     """Each copy takes half a second: two at a time need twice as long as all four at once."""
-    jobs = lab.start(*[Workload(rate=48) for _ in range(4)])
+    jobs = lab.start(*[Workload(rate=48) for _number in range(4)])
     pids = [job.pid for job in jobs]
 
     def seconds(parallel: int) -> float:

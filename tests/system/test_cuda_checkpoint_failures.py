@@ -131,7 +131,7 @@ def test_two_runs_at_once_on_the_same_processes(lab: Lab) -> None:
     jobs = lab.start(*[Workload(rate=64)] * 3)
     pids = [job.pid for job in jobs]
     for state, driver in (("checkpointed", "checkpoint"), ("running", "restore")):
-        plays = [Play(lab.host.fleet, [cuda(state, pids)], lab.host.name) for _ in range(2)]
+        plays = [Play(lab.host.fleet, [cuda(state, pids)], lab.host.name) for _number in range(2)]
         results = [play.wait()[0].ok() for play in plays]
         assert all(result.each("after") == [state] * 3 for result in results), results
         done = [sum(driver in process["seconds"] for process in result.data["processes"]) for result in results]

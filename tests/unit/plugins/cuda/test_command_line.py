@@ -258,7 +258,7 @@ def test_the_tool_outlives_its_caller_and_the_caller_s_group(tmp_path: Path) -> 
     fake = FakeTool(tmp_path, [Exchange(["--action", "checkpoint", "--pid", "7"], err="a word\n", waits_for=str(gate))])
     script = CALLER.format(tree=str(ROOT / "build/tree"), path=str(fake.path))
     caller = subprocess.Popen([sys.executable, "-c", script], start_new_session=True)
-    until(lambda: fake.pids())
+    until(fake.pids)
     (pid,) = fake.pids()
     os.killpg(caller.pid, signal.SIGTERM)
     os.killpg(caller.pid, signal.SIGKILL)
@@ -279,7 +279,7 @@ def test_the_tool_starts_with_the_caller_s_signal_mask(tmp_path: Path) -> None:
         call = backend(fake).state(7)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    until(lambda: fake.pids())
+    until(fake.pids)
     status = Path(f"/proc/{fake.pids()[0]}/status").read_text()
     gate.touch()
     (line,) = [line for line in status.splitlines() if line.startswith("SigBlk")]

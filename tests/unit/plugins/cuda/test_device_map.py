@@ -71,7 +71,7 @@ def test_every_permutation_is_taken_as_it_is(count: int) -> None:
         for written in (
             {uuid(old): uuid(new) for old, new in enumerate(order)},
             {str(old): str(new) for old, new in enumerate(order)},
-            {old: new for old, new in enumerate(order)},  # noqa: C416
+            dict(enumerate(order)),
             {str(old): uuid(new).upper() for old, new in enumerate(order)},
             {(uuid(old) if old % 2 else f" {old} "): str(new) for old, new in enumerate(order)},
             {str(old): str(new) for old, new in reversed(list(enumerate(order)))},

@@ -165,7 +165,7 @@ def test_two_toggles_at_once_are_refused(target: int, look: Look, tmp_path: Path
     fake, backend = made(tmp_path, [Exchange(argv, waits_for=str(gate)), Exchange(argv)])
     look(RUNNING)
     first = backend.checkpoint(target)
-    until(lambda: fake.pids())
+    until(fake.pids)
     for call in (backend.checkpoint(target), backend.restore(target, ())):
         reply = answer(call)
         assert (reply.ok, reply.code, reply.text) == (False, None, f"another toggle of process {target} is on its way")
@@ -186,7 +186,7 @@ def test_toggles_of_two_processes_do_not_wait_for_each_other(target: int, look: 
     )
     look(RUNNING)
     first = backend.checkpoint(target)
-    until(lambda: fake.pids())
+    until(fake.pids)
     assert answer(backend.checkpoint(os.getpid())).ok
     assert first.poll() is None
     gate.touch()
@@ -221,7 +221,7 @@ def test_a_toggle_stays_alone_after_its_caller_was_killed(target: int, look: Loo
     look(RUNNING)
     script = CALLER.format(tree=str(ROOT / "build/tree"), path=str(fake.path), target=target)
     caller = subprocess.Popen([sys.executable, "-c", script], start_new_session=True)
-    until(lambda: fake.pids())
+    until(fake.pids)
     os.killpg(caller.pid, signal.SIGKILL)
     caller.wait(30)
     refused = answer(backend.checkpoint(target))

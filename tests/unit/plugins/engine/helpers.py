@@ -71,6 +71,8 @@ class PaperHost:
         self.failures: Dict[Tuple[int, str], List[Outcome]] = {}
         self.free_bytes = free_bytes
         self.commands: List[Tuple[int, str]] = []
+        self.left: List[int] = []
+        self.serving = 0
         self._lock = threading.Lock()
 
     # What the engine sees
@@ -169,9 +171,13 @@ class PaperHost:
         return stand_in.pid
 
     def _serve(self, job: _worker.Job, channel: socket.socket, stand_in: "subprocess.Popen[bytes]") -> None:
+        with self._lock:
+            self.serving += 1
         try:
             self._listen(job, channel)
         finally:
+            with self._lock:
+                self.serving -= 1
             stand_in.kill()
             stand_in.wait()
 
@@ -181,6 +187,7 @@ class PaperHost:
             for line in lines:
                 command = command_from(line)
                 if command.do == "leave":
+                    self.left.append(paper.pid)
                     return
                 with self._lock:
                     self.commands.append((paper.pid, command.do))

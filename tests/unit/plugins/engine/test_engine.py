@@ -3,6 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """All or nothing away from running, each for itself towards it; nothing is done twice, nothing is left half way."""
 
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +17,14 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._outcome impor
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import Identity
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._report import report
 from tests.unit.plugins.engine.helpers import FIRST_PID, GIB, PaperHost
+
+
+def until(what: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
 
 FOURTH = FIRST_PID + 3
 NOT_READY = Outcome(ok=False, state="running", step="lock", code=600, text="device not ready")
@@ -151,6 +161,23 @@ def test_what_a_dead_worker_left_open_is_settled_by_the_next_run(host: PaperHost
         assert not report(engine)["changed"]
         assert len(journal.live(read_boot_id())) == (8 if check else 0)
     journal.close()
+
+
+def test_workers_are_left_in_peace_or_abandoned(host: PaperHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that is told to leave keeps a lock; one that is abandoned undoes it."""
+    host.engine("locked").run()
+    until(lambda: sorted(host.left) == sorted(host.jobs))
+    host.left.clear()
+    broken = host.engine("checkpointed")
+
+    def fails(*_arguments: object) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(broken, "_keep_guards", fails)
+    with pytest.raises(KeyboardInterrupt):
+        broken.run()
+    until(lambda: host.serving == 0)
+    assert host.left == []
 
 
 def test_check_mode_foresees_what_a_run_does_and_touches_nothing(host: PaperHost) -> None:

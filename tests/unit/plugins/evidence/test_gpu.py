@@ -148,7 +148,7 @@ def test_the_binding_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nvmls_own_error(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = Nvml()
-    nvml.nvmlInit = lambda: (_ for _ in ()).throw(Error(9, "Driver Not Loaded"))  # type: ignore
+    nvml.nvmlInit = lambda: (none for none in ()).throw(Error(9, "Driver Not Loaded"))  # type: ignore
     install(monkeypatch, nvml)
     with pytest.raises(NvmlError) as caught:
         _gpu.read_gpus()

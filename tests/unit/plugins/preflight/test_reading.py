@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight import background, elf
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight import elf
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.facts import PciGpu, PluginFacts, ProcGpu
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.read_containers import visible_gpus
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.read_criu import CriuProbe
@@ -332,17 +332,17 @@ def test_criu_works_while_other_evidence_is_read(tmp_path: Path) -> None:
 def test_a_command_has_the_c_locale_no_input_and_a_session_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
     code = "import os, sys; print(os.environ['LC_ALL'], sys.stdin.read() == '', os.getsid(0) == os.getpid())"
-    said = background.Command([sys.executable, "-c", code]).finish(20)
+    said = _background.Command([sys.executable, "-c", code]).finish(20)
     assert (said.status, said.lines, said.problem) == (0, ("C True True",), "")
 
 
 def test_a_command_that_can_not_be_started_says_why() -> None:
-    said = background.Command(["/nonexistent/x"]).finish(1)
+    said = _background.Command(["/nonexistent/x"]).finish(1)
     assert said.status is None and said.problem == "/nonexistent/x can't be started: No such file or directory"
 
 
 def test_output_that_is_no_text_is_kept_as_far_as_it_is(tmp_path: Path) -> None:
-    said = background.Command(["/bin/sh", "-c", r"printf 'a\377b\n' >&2; echo c"]).finish(20)
+    said = _background.Command(["/bin/sh", "-c", r"printf 'a\377b\n' >&2; echo c"]).finish(20)
     assert said.lines == ("a\ufffdb", "c")
 
 
