@@ -21,10 +21,12 @@ class Member:
 
 @dataclass(frozen=True)
 class OpenFile:
-    """A regular file in use. what: "descriptor 3", "working directory" or "program". filesystem: its type, "" where unknown.
+    """A regular file in use. what: "descriptor 3", "working directory" or "program".
 
-    size: bytes; links: names that it has left; both None where the file was not asked (a file server may never answer).
-    deleted: the name by which it was opened is gone. writable: open for writing. locks: "FLOCK WRITE".
+    filesystem: its type, "" where unknown. size: bytes; links: names that it has left; both
+    None where the file was not asked (a file server may never answer).
+    deleted: the name by which it was opened is gone. writable: open for writing. rotated: its name tells that it was a
+    log which has been rotated away. locks: "FLOCK WRITE".
     """
 
     pid: int
@@ -74,8 +76,8 @@ class Parent:
 class Ties:
     """What a tree of processes has to do with what is outside of it. Texts are as the kernel gives them.
 
-    unseen: members of the tree whose descriptors may not be read, "PID 7 (x)". unix_ends: None where the kernel does not
-    tell the peers of unix sockets. connections: "10.0.0.1:80 to 10.0.0.2:4000". journal: "PID 7 descriptor 1".
+    unseen: members of the tree whose descriptors may not be read, "PID 7 (x)". unix_ends: None where the kernel does
+    not tell the peers of unix sockets. connections: "10.0.0.1:80 to 10.0.0.2:4000". journal: "PID 7 descriptor 1".
     io_uring: members that have a ring, "PID 7 (x)".
     """
 

@@ -114,15 +114,17 @@ def descendants(root: int, parents: Mapping[int, int]) -> Tuple[int, ...]:
 
 
 def deleted_mappings(maps: str) -> Tuple[Tuple[str, int], ...]:
-    """(path, bytes) of mapped files without a name, out of /proc/PID/maps. Anonymous memory that the kernel shows like one
-    is left out."""
+    """(path, bytes) of mapped files without a name, out of /proc/PID/maps. Anonymous memory that the kernel shows like
+    one is left out."""
     found: Dict[str, int] = {}
     for line in maps.splitlines():
         at = line.find(" /")
         if at < 0 or not line.endswith(_DELETED):
             continue
         path = strip_deleted(line[at + 1 :])
-        if path.startswith(("/memfd:", "/dev/zero", "/SYSV", "/[aio]", "/anon_hugepage", "/dev/nvidia", "/dev/infiniband")):
+        if path.startswith(
+            ("/memfd:", "/dev/zero", "/SYSV", "/[aio]", "/anon_hugepage", "/dev/nvidia", "/dev/infiniband")
+        ):
             continue
         start, _separator, end = line.partition(" ")[0].partition("-")
         found[path] = found.get(path, 0) + int(end, 16) - int(start, 16)

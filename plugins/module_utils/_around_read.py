@@ -43,14 +43,14 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._sockets impor
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._units import read_units
 
 JOURNAL = "/run/systemd/journal/stdout"
-#: What an operator can ask for: the first two need nothing that is read here.
-IMAGES = frozenset(("dump", "migrate"))
+IMAGES = frozenset(("dump",))
+#: The other actions need nothing that is read here.
 LOOKS = IMAGES | {"suspend"}
 
 
 def look_around(snapshot: Snapshot, pids: Sequence[int], action: str) -> Snapshot:
-    """The same snapshot with what an action ("suspend", "dump", "migrate") needs to know around these processes. What is
-    there already is not read again; processes that have ended are left out. Raises nothing."""
+    """The same snapshot with what an action ("suspend", "dump") needs to know around these processes. What is there
+    already is not read again; processes that have ended are left out. Raises nothing."""
     if action not in LOOKS:
         return snapshot
     known = {one.pid: one for one in snapshot.around or ()}
@@ -247,9 +247,7 @@ class _Everyone:
                 if one is not None:
                     opened.files.append(one)
         program = strip_deleted(_link(f"{base}/exe"))
-        mappings.extend(
-            DeletedMapping(pid, path, count) for path, count in deleted_mappings(maps) if path != program
-        )
+        mappings.extend(DeletedMapping(pid, path, count) for path, count in deleted_mappings(maps) if path != program)
 
     def _mounts_of(self, pid: int) -> Mounts:
         namespace = _link(f"/proc/{pid}/ns/mnt") or str(pid)
@@ -313,9 +311,7 @@ def _is_file(target: str) -> bool:
     return not target.startswith("/dev/") or target.startswith("/dev/shm/")
 
 
-def _file(
-    pid: int, what: str, target: str, filesystem: str, link: str, info: Optional[FdInfo]
-) -> Optional[OpenFile]:
+def _file(pid: int, what: str, target: str, filesystem: str, link: str, info: Optional[FdInfo]) -> Optional[OpenFile]:
     path = strip_deleted(target)
     flags = 0 if info is None else info.flags
     writable = bool(flags & os.O_ACCMODE)

@@ -138,7 +138,8 @@ def namespace_of(directory: str) -> str:
 
 
 def _mark_of(directory: str) -> str:
-    """Stands for a network namespace that may not be named: its tables are files of its own, so their numbers differ."""
+    """Stands for a network namespace that may not be named: its tables are files of its own, with numbers of their
+    own."""
     try:
         return f"tables {os.stat(directory + '/net/unix').st_ino}"
     except OSError:

@@ -16,6 +16,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.findi
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Operation
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._outcome import Outcome
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import ProcessSnapshot
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import printable
 
 GIB = float(1 << 30)
 RUNAWAY_STATE = "running_without_gpu"
@@ -55,7 +56,7 @@ class Subject:
 
     @property
     def name(self) -> str:
-        return f"PID {self.pid} ({self.process.name})"
+        return f"PID {self.pid} ({printable(self.process.name)})"
 
     @property
     def total_bytes(self) -> int:

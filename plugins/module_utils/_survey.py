@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequ
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _findings, _plan
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._arguments import ArgumentError, Wanted
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._around_read import look_around
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import GpuSnapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import Context, Finding, evaluate
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.process import pending
@@ -128,11 +129,13 @@ class Survey:
         pairs: Sequence[Tuple[str, str]] = (),
         promised: Optional[Mapping[str, int]] = None,
     ) -> Tuple[Finding, ...]:
-        """What speaks against an action ("lock", "suspend", "resume") on all of them. pairs: old and new GPU UUID.
-        promised: GPU UUID to bytes that this run has given to others already.
+        """What speaks against an action ("lock", "suspend", "resume", "dump") on all of them.
+
+        pairs: old and new GPU UUID. promised: GPU UUID to bytes that this run has given to others already.
         """
         if not subjects or self.snapshot is None:
             return ()
+        self.snapshot = look_around(self.snapshot, [subject.pid for subject in subjects], action)
         moved = dict(pairs)
         reserved = dict(self._journal.reserved(is_alive))
         for uuid, held in (promised or {}).items():

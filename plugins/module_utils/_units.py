@@ -42,8 +42,8 @@ _SECONDS = {
 
 @dataclass(frozen=True)
 class Unit:
-    """problem: why nothing is known of it, "" where it is. watchdog: seconds, 0 for none. restart: "no" and so on, "" for
-    what is no service. main_pid: 0 for none. oomd: of which kills systemd-oomd is allowed, "swap" and "memory pressure".
+    """problem: why nothing is known of it, "" where it is. watchdog: seconds, 0 for none. restart: "no" and so on, ""
+    for what is no service. main_pid: 0 for none. oomd: what systemd-oomd may kill it for, "swap", "memory pressure".
     """
 
     name: str

@@ -79,9 +79,20 @@ options:
         kernel would kill the process.
       checkpoint_refused: >-
         The driver has refused a checkpoint of this very process before, and refuses every later one.
+      container: The process runs in a container. CRIU can not put back what belongs to the runtime.
+      container_probe: >-
+        A health or liveness probe asks the container of the process, or may ask it. A parked process answers
+        none, and its container is killed.
+      controlling_tty: For an image. The process was started from a terminal.
       cuda_ipc_possible: >-
         Several CUDA processes belong together and may share GPU memory through CUDA IPC, which can't be seen from
         outside. A process that imported memory does not come back.
+      deleted_file: For an image. The process uses deleted files whose content CRIU takes only if it is told to.
+      external_pipe: >-
+        For an image. A pipe leads to a program outside of the process tree, such as C(tee). After the restore
+        the process dies of SIGPIPE at its next output.
+      external_unix_socket: For an image. A unix socket is connected to a program outside of the process tree.
+      file_lock: For an image. The process holds locks on files, which others can take while it is away.
       host_memory: >-
         The host lacks memory for the content of the GPU memory. After a checkpoint that was refused for want of memory,
         a process can never be checkpointed again.
@@ -90,12 +101,21 @@ options:
       nccl_communicator: >-
         The process takes part in collective operations of NCCL with others. The first of them that is suspended does
         not come back.
+      nfs_file: For an image. The process uses files that were deleted on a file server.
+      park_unsafe_parent: The parent of the process kills workers that do not report, and a parked one does not.
       parked_unowned: >-
         The process is suspended and stopped, but this host's journal does not know by whom, nor how much GPU memory it
         needs to come back. It is taken over.
+      private_mounts: For an image. The process has a mount namespace of its own.
+      profiler_attached: A profiler is loaded into the process, which the driver does not support.
+      rotated_log: For an image. The process writes to a log that was rotated away.
+      slurm_step: For an image. The process is in a Slurm job, which ends with it.
       stopped: >-
         Somebody else stopped the process, so no call of the driver would return. It is continued until it is locked,
         and it is stopped again after it has been resumed.
+      systemd_restart: For an image. systemd starts the unit of the process anew when the dump ends it.
+      systemd_watchdog: systemd kills the unit of the process if it does not report in time, and a parked one does not.
+      tcp_established: For an image. The process has TCP connections to programs outside of its tree.
       unparked: >-
         The process can be neither held nor parked, because of O(backend=toggle). Programs with threads that ask the
         driver while it is suspended, such as those that use JAX, die.
@@ -104,6 +124,7 @@ options:
       vmm_export: >-
         The process exported GPU memory to a file descriptor. That memory stays on the GPU while the process is
         suspended.
+      volatile_file: For an image. The process uses files that live in memory, which are gone after a reboot.
       vram_short: >-
         A GPU lacks free memory for the processes that are to be resumed. The driver then fails in a way that loses the
         process.
@@ -592,16 +613,33 @@ ARGUMENTS = {
         "choices": [
             "cgroup_memory",
             "checkpoint_refused",
+            "container",
+            "container_probe",
+            "controlling_tty",
             "cuda_ipc_possible",
+            "deleted_file",
+            "external_pipe",
+            "external_unix_socket",
+            "file_lock",
             "host_memory",
             "mig",
             "mps_client",
             "nccl_communicator",
+            "nfs_file",
+            "park_unsafe_parent",
             "parked_unowned",
+            "private_mounts",
+            "profiler_attached",
+            "rotated_log",
+            "slurm_step",
             "stopped",
+            "systemd_restart",
+            "systemd_watchdog",
+            "tcp_established",
             "unparked",
             "uvm_managed",
             "vmm_export",
+            "volatile_file",
             "vram_short",
         ],
     },

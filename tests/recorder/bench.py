@@ -62,7 +62,10 @@ class Bench:
         name: str = "w",
         group: Optional[cgroup.Group] = None,
         uid: Optional[int] = None,
+        prepare: Optional[Callable[[], None]] = None,
+        wrap: Optional[List[str]] = None,
     ) -> Workload:
+        """prepare: runs in the process before its program starts; what it opens is inherited. wrap: what starts it."""
         one = workload.start(
             self.program,
             name,
@@ -72,8 +75,9 @@ class Bench:
             gpu=gpu,
             options=options,
             env=env,
-            prepare=None if group is None else group.join,
+            prepare=_both(prepare, None if group is None else group.join),
             uid=uid,
+            wrap=wrap,
         )
         self._ends(one, gently=kind == "mps")
         one.wait_ready(self.ready)
@@ -167,13 +171,17 @@ class Bench:
         self._stack.callback(end)
         _wait(lambda: bool((_process.read_process(one.pid) or _absent()).tracer_pid), "it is not traced")
 
-    def group(self, controller: str) -> cgroup.Group:
+    def at_the_end(self, end: Callable[[], object]) -> None:
+        """Before what was started until now is ended."""
+        self._stack.callback(end)
+
+    def group(self, controller: str, name: str = "") -> cgroup.Group:
         """Gone again after its processes."""
         where = cgroup.find(controller, self.work)
         if where is None:
             raise Unfit(f"no control group with {controller} can be made here")
         self._stack.callback(cgroup.release, where)
-        group = cgroup.Group(where, f"gpufleet-recorder-{os.getpid()}-{controller}")
+        group = cgroup.Group(where, name or f"gpufleet-recorder-{os.getpid()}-{controller}")
         self._stack.callback(group.remove)
         return group
 
@@ -206,6 +214,15 @@ class Bench:
 
         self._stack.callback(quit_daemon)
         return self.start("mps", env=env)
+
+
+def _both(first: Optional[Callable[[], None]], second: Optional[Callable[[], None]]) -> Optional[Callable[[], None]]:
+    def run() -> None:
+        for one in (first, second):
+            if one is not None:
+                one()
+
+    return run if first is not None or second is not None else None
 
 
 def limit_data(pid: int, count: int) -> None:

@@ -19,6 +19,7 @@ from typing import Callable, Dict, List, Optional, Sequence
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import NvmlError, NvmlMissing, read_gpus
 from tests.conformance.conform import workload
 
+from . import surroundings
 from .bench import Bench, Unfit, limit_data, nccl_is_there
 from .recording import save, scrubber, take
 
@@ -268,6 +269,10 @@ def cupy(b: Bench) -> List[int]:
     return [b.script("cupy_worker.py", module="cupy").pid]
 
 
+for name, (about, start) in surroundings.KINDS.items():
+    kind(name, about)(start)
+
+
 def record(one: Kind, bench: Bench, into: Path) -> str:
     """ "" or why it could not be recorded."""
     try:
@@ -301,7 +306,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"--workload: there is no program {options.workload}")
     gpus = len(read_gpus())
     notes: Dict[str, str] = {}
-    with tempfile.TemporaryDirectory(prefix="gpufleet-recorder-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="gpufleet-recorder-", dir="/var/tmp") as scratch:
         Path(scratch).chmod(0o755)
         # A copy that an ordinary user can execute, too, wherever the original lies.
         copied = Path(scratch) / "gpusim-workload"

@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _snapshot
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._around_read import look_around
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._snapshot import Snapshot
 
 from .scrub import Scrubber
 
 #: Rises when recordings change their meaning; older ones are then taken again.
-VERSION = 1
+VERSION = 2
 _WHENCE = ("about", "recorder", "kernel", "driver", "date", "gpus", "commands")
 _NEEDED = (*_WHENCE, "simulated", "uid", "targets", "held", "raw", "snapshot")
 
@@ -54,7 +55,7 @@ def take(
     uid: Optional[int] = None,
 ) -> Dict[str, Any]:
     """Reads the host now. uid: read as that user (needs root)."""
-    data = _snapshot.to_data(_snapshot.read_snapshot(targets)) if uid is None else _as_user(targets, uid)
+    data = _read(targets) if uid is None else _as_user(targets, uid)
     return {
         "about": about,
         "raw": {str(pid): raw(pid) for pid in targets if uid is None},
@@ -76,6 +77,11 @@ def take(
     }
 
 
+def _read(targets: Sequence[int]) -> Dict[str, Any]:
+    """With everything around the targets."""
+    return _snapshot.to_data(look_around(_snapshot.read_snapshot(targets), targets, "dump"))
+
+
 def raw(pid: int) -> Dict[str, Any]:
     """The kernel's own texts about a process, as far as they concern GPUs; what can't be read is left out."""
     base = Path(f"/proc/{pid}")
@@ -85,7 +91,7 @@ def raw(pid: int) -> Dict[str, Any]:
             found[name] = (base / name).read_text(errors="replace")
     with contextlib.suppress(OSError):
         lines = (base / "maps").read_text(errors="replace").splitlines()
-        words = ("/dev/", "libcuda", "libnccl", "libnvidia-ml")
+        words = ("/dev/", "libcu", "libnccl", "libnvidia-ml", "Injection")
         found["maps"] = [line for line in lines if any(word in line for word in words)]
     with contextlib.suppress(OSError):
         found["fd"] = sorted(os.readlink(one) for one in (base / "fd").iterdir())
@@ -95,7 +101,7 @@ def raw(pid: int) -> Dict[str, Any]:
 def _as_user(targets: Sequence[int], uid: int) -> Dict[str, Any]:
     from tests.conformance.conform.child import Child
 
-    child = Child(lambda: _snapshot.to_data(_snapshot.read_snapshot(targets)), uid)
+    child = Child(lambda: _read(targets), uid)
     if not child.wait(120):
         raise RuntimeError(f"reading as user {uid} took more than 120 s")
     if child.value is None:

@@ -18,7 +18,7 @@ from tests.system.hosts import ROOT, Host, fleet
 from tests.system.playing import Result, Task, play
 
 INSIDE = Path(__file__).parent / "inside"
-LAB = "/usr/local/bin/lab"
+LAB = "/usr/local/lib/lab.py"
 
 
 @dataclass
@@ -60,11 +60,11 @@ class Lab:
         self.host = host
         self.jobs: list[Job] = []
         self._started = 0
-        host.put(LAB, (INSIDE / "lab.py").read_text(), "755")
+        host.put(LAB, (INSIDE / "lab.py").read_text())
         self.before = self.ask("leftovers")
 
     def ask(self, command: str, argument: object = None) -> Any:
-        done = self.host.ssh(LAB, command, stdin=json.dumps(argument))
+        done = self.host.ssh("python3", LAB, command, stdin=json.dumps(argument))
         assert done.returncode == 0, f"lab {command}: {done.stdout}{done.stderr}"
         return json.loads(done.stdout)
 

@@ -76,7 +76,8 @@ class Result:
         )
         lines = [f"{self.host} {self.task}: {self.outcome}, changed {self.data.get('changed')}: {self.msg}"]
         for process in self.data.get("processes", []):
-            lines.append(f"  { ({key: process[key] for key in shown if key in process}) }")
+            told = {key: process[key] for key in shown if key in process}
+            lines.append(f"  {told}")
         for finding in self.data.get("findings", []):
             lines.append(f"  {finding['severity']} {finding['id']} of {finding['pid']}: {finding['evidence']}")
         return "\n".join(lines)

@@ -125,15 +125,16 @@ def test_the_tool_of_a_newer_driver_is_never_toggled(lab: Lab) -> None:
     ids=["driver 535", "no driver"],
 )
 def test_hosts_that_can_not_suspend_say_so(simulator: Path, options: tuple[str, ...], words: tuple[str, ...]) -> None:
-    with labs(simulator, "--vram", "1024", *options) as (lab,), lab.watched():
-        pid = int(lab.background("sh", "-c", "echo $$; exec sleep 1000")) if "0" in options else lab.one().pid
-        # A host without a GPU has not got it from the fleet.
-        lab.host.put("/usr/lib/python3/dist-packages/pynvml.py", Path(pynvml.__file__).read_text())
-        refused, everything = lab.play(cuda("checkpointed", [pid]), cuda("checkpointed", select={"all": True}))
-        refused.refused(*words)
-        everything.refused(*words)
-        if not lab.jobs:
-            lab.host.run("kill", str(pid))
+    with labs(simulator, "--vram", "1024", *options) as (lab,):
+        with lab.watched():
+            pid = int(lab.background("sh", "-c", "echo $$; exec sleep 1000")) if "0" in options else lab.one().pid
+            # A host without a GPU has not got it from the fleet.
+            lab.host.put("/usr/lib/python3/dist-packages/pynvml.py", Path(pynvml.__file__).read_text())
+            refused, everything = lab.play(cuda("checkpointed", [pid]), cuda("checkpointed", select={"all": True}))
+            refused.refused(*words)
+            everything.refused(*words)
+            if not lab.jobs:
+                lab.host.run("kill", str(pid))
 
 
 def test_a_python_without_nvml_says_what_is_missing(lab: Lab) -> None:

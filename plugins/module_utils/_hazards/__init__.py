@@ -1,25 +1,58 @@
 # Copyright (c) 2026, gpufleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Everything that speaks against locking, suspending or resuming processes. Pure; docs/hazards.md lists them."""
+"""Everything that speaks against locking, suspending, resuming or dumping processes. Pure; docs/hazards.md lists
+them."""
 
 from __future__ import annotations
 
 from typing import FrozenSet, List, Set, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.cgroup_memory import CgroupMemory
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.container import (
+    Container,
+    ContainerProbe,
+    PrivateMounts,
+)
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.cuda_ipc import CudaIpcPossible
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.files import (
+    DeletedFile,
+    FileLock,
+    FilesUnknown,
+    NfsFile,
+    RotatedLog,
+    VolatileFile,
+)
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.finding import BLOCKING, Finding
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazard import ACTIONS, Context, Hazard
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.host_memory import HostMemory
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.mig import Mig
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.mps import MpsClient
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.nccl import NcclCommunicator
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.profiler import ProfilerAttached
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.slurm import SlurmStep
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.stopped import StoppedOrFrozen, Traced
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.streams import (
+    ExternalPipe,
+    ExternalUnixSocket,
+    JournaldStdio,
+    TcpEstablished,
+)
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.systemd import (
+    SystemdOomd,
+    SystemdRestart,
+    SystemdWatchdog,
+)
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.terminal import (
+    ControllingTty,
+    ParkUnsafeParent,
+)
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.tree import ForkedGpuChild, IoUring
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.uvm import UvmManaged
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.vmm_export import VmmExport
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.vram import VramShort
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.who import NotCuda, OtherOwner
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.yama import YamaPtrace
 
 #: In the order in which they are reported.
 HAZARDS: Tuple[Hazard, ...] = (
@@ -36,7 +69,33 @@ HAZARDS: Tuple[Hazard, ...] = (
     CgroupMemory(),
     HostMemory(),
     VramShort(),
+    YamaPtrace(),
+    ProfilerAttached(),
+    SystemdWatchdog(),
+    ContainerProbe(),
+    ParkUnsafeParent(),
+    SystemdOomd(),
+    SlurmStep(),
+    Container(),
+    PrivateMounts(),
+    SystemdRestart(),
+    FilesUnknown(),
+    ForkedGpuChild(),
+    IoUring(),
+    ControllingTty(),
+    JournaldStdio(),
+    ExternalPipe(),
+    ExternalUnixSocket(),
+    TcpEstablished(),
+    DeletedFile(),
+    FileLock(),
+    VolatileFile(),
+    NfsFile(),
+    RotatedLog(),
 )
+
+#: Where one of these holds, nothing else needs to be said about that process.
+EXCLUSIVE: FrozenSet[str] = frozenset(hazard.id for hazard in HAZARDS if hazard.exclusive)
 
 #: Every name that `allow:` takes. "unparked" is no detector: it follows from the backend and from `park`.
 OPTIONS: FrozenSet[str] = frozenset(hazard.option for hazard in HAZARDS if hazard.option) | {"unparked"}
@@ -65,4 +124,4 @@ def evaluate(context: Context, allow: FrozenSet[str] = frozenset()) -> Tuple[Fin
     )
 
 
-__all__ = ["HAZARDS", "OPTIONS", "Context", "Finding", "Hazard", "evaluate"]
+__all__ = ["EXCLUSIVE", "HAZARDS", "OPTIONS", "Context", "Finding", "Hazard", "evaluate"]

@@ -9,14 +9,22 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
 
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._around import Ties
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.finding import BLOCKING, Finding, reference
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import ProcessSnapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._snapshot import Snapshot
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import printable
 
 LOCK = "lock"
 SUSPEND = "suspend"
 RESUME = "resume"
-ACTIONS = frozenset((LOCK, SUSPEND, RESUME))
+DUMP = "dump"
+MIGRATE = "migrate"
+#: What leaves an image: a migration dumps, too.
+IMAGES = frozenset((DUMP,))
+ACTIONS = frozenset((LOCK, SUSPEND, RESUME, DUMP))
+#: That make driver calls or hold threads.
+LIVE = frozenset((LOCK, SUSPEND, RESUME))
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -26,7 +34,7 @@ GIB = 1 << 30
 class Context:
     """What is asked for, and what is known.
 
-    snapshot: one reading of the host. targets: PIDs. action: "lock", "suspend" or "resume".
+    snapshot: one reading of the host. targets: PIDs. action: "lock", "suspend", "resume" or "dump".
     device_bytes: PID -> GPU UUID -> bytes, None for a size that nobody knows; a PID that is not there, or has nothing,
     is unknown as a whole. For "resume": what they held, by the GPU that they shall come back to.
     parked_by_us: PIDs that are stopped or traced by our own worker. uid: of the caller, effective.
@@ -84,10 +92,10 @@ class Hazard(ABC):
         return Finding(
             id=self.id,
             severity=severity or self.severity,
-            subject=subject,
-            evidence=evidence,
+            subject=printable(subject),
+            evidence=printable(evidence),
             reason=reason,
-            remedy=remedy,
+            remedy=printable(remedy),
             option=self.option if option is None else option,
             reference=reference(self.id),
             pid=pid,
@@ -106,8 +114,14 @@ class ProcessHazard(Hazard):
         return [finding for finding in found if finding is not None]
 
 
+def ties_of(context: Context, process: ProcessSnapshot) -> Optional[Ties]:
+    """None: nobody looked, it may not be seen, or it has ended: FilesUnknown tells."""
+    around = context.snapshot.around_of(process.pid)
+    return None if around is None else around.ties
+
+
 def name_of(process: ProcessSnapshot) -> str:
-    return f"PID {process.pid} ({process.name})"
+    return f"PID {process.pid} ({printable(process.name)})"
 
 
 def names_of(processes: Iterable[ProcessSnapshot], most: int = 8) -> str:

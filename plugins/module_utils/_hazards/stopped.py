@@ -10,7 +10,7 @@ from typing import Optional
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cgroup import CgroupSnapshot, own_group
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.finding import WARNING, Finding
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazard import (
-    ACTIONS,
+    LIVE,
     Context,
     ProcessHazard,
     comma,
@@ -31,7 +31,7 @@ class StoppedOrFrozen(ProcessHazard):
     """Measured: conformance cases stopped/* and frozen/*. What our own worker stopped is no hazard."""
 
     id = "stopped_or_frozen"
-    actions = ACTIONS
+    actions = LIVE
     option = "stopped"
 
     def detect(self, context: Context, process: ProcessSnapshot) -> Optional[Finding]:
@@ -78,7 +78,7 @@ class Traced(ProcessHazard):
     """A process has one tracer at most, and ours must be it."""
 
     id = "traced"
-    actions = ACTIONS
+    actions = LIVE
 
     def detect(self, context: Context, process: ProcessSnapshot) -> Optional[Finding]:
         if process.pid in context.parked_by_us:

@@ -9,7 +9,7 @@ from typing import Optional, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.finding import Finding
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazard import (
-    ACTIONS,
+    LIVE,
     Context,
     ProcessHazard,
     comma,
@@ -22,7 +22,7 @@ class OtherOwner(ProcessHazard):
     """The driver answers 304 to everybody but root and the owner (measured: conformance case who/other-owner)."""
 
     id = "other_owner"
-    actions = ACTIONS
+    actions = LIVE
     exclusive = True
 
     def detect(self, context: Context, process: ProcessSnapshot) -> Optional[Finding]:
@@ -41,7 +41,7 @@ class NotCuda(ProcessHazard):
     """No socket of CUDA's memory manager that is its own, and its node not mapped: the driver answers 3 (measured)."""
 
     id = "not_cuda"
-    actions = ACTIONS
+    actions = LIVE
     exclusive = True
 
     def detect(self, context: Context, process: ProcessSnapshot) -> Optional[Finding]:

@@ -10,8 +10,9 @@ action that no detector knows yet is left out, and used as soon as `_hazards` ha
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Callable, Dict, FrozenSet, Iterable, List, Mapping, Sequence, Tuple
+from typing import Callable, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import EXCLUSIVE
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.finding import BLOCKING, Finding
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazard import ACTIONS, LOCK, RESUME
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazard import SUSPEND as SUSPEND_ACTION
@@ -62,12 +63,16 @@ def ask(
     known: FrozenSet[str] = ACTIONS,
 ) -> List[Concern]:
     """What speaks against each action. evaluate: the detectors, of an action and PIDs. One finding about several
-    actions is one concern."""
+    actions is one concern. Of a process that can't be suspended at all, nothing is asked about its image."""
     found: Dict[Finding, FrozenSet[str]] = {}
+    settled: Set[Optional[int]] = set()
     for action in known_actions(known):
-        pids = [*running, *suspended] if action in OF_ALL else suspended if action == RESUME else running
+        asked = [*running, *suspended] if action in OF_ALL else suspended if action == RESUME else running
+        pids = [pid for pid in asked if action not in OF_ALL or pid not in settled]
         for finding in evaluate(action, pids) if pids else ():
             found[finding] = found.get(finding, frozenset()) | capabilities_of(action)
+            if finding.id in EXCLUSIVE:
+                settled.add(finding.pid)
     return [Concern(finding, capabilities) for finding, capabilities in found.items()]
 
 

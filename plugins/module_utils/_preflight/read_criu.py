@@ -9,9 +9,9 @@ import os
 import re
 from typing import Optional, Tuple
 
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._background import Command
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.tool import ToolError, find
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight import _files
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._background import Command
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.elf import plugin_hooks
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.facts import CriuFacts, PluginFacts
 

@@ -18,7 +18,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define DIRECTORY "/run/gpusim/vram"
+/* /run/gpusim/vram, as a device: below /dev nobody takes it for a file of the process. */
+#define DIRECTORY "/dev/gpusim"
 enum { HEADER = 4096, CHUNK = 1 << 16 };
 
 static uint64_t word_of(enum formula formula, uint64_t index) {

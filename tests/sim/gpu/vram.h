@@ -2,7 +2,7 @@
  * GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
  * SPDX-License-Identifier: GPL-3.0-or-later
  *
- * Device memory of all processes of the host. An allocation is a sparse file in /run/gpusim/vram that holds
+ * Device memory of all processes of the host. An allocation is a sparse file in /dev/gpusim that holds
  * content XOR formula(word), so that what a fill kernel wrote takes no memory, and one changed word takes a page.
  * Whoever has it open holds a shared lock on it: an allocation whose lock nobody holds is gone, as when a process dies.
  */

@@ -5,9 +5,14 @@
 #include "device.h"
 #include "vram.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+
+/* For so long a look at all processes is taken for the present. */
+#define FRESH_NS 10000000L
 
 EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
     int index;
@@ -28,8 +33,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v
     return NVML_SUCCESS;
 }
 
-/* Those of all GPUs; there may be more by the time they have been read. */
-static struct vram_user *read_users(size_t *count) {
+static struct vram_user *read_users_now(size_t *count) {
     struct vram_user *users = NULL;
     for (size_t room = 256;; room *= 2) {
         struct vram_user *more = realloc(users, room * sizeof *users);
@@ -40,6 +44,30 @@ static struct vram_user *read_users(size_t *count) {
     }
     free(users);
     return NULL;
+}
+
+/* Those of all GPUs. One look at all processes serves the lists of all GPUs that are asked for right behind each other;
+ * a real driver needs no look at all. */
+static struct vram_user *read_users(size_t *count) {
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    static struct vram_user *known;
+    static size_t known_count;
+    static struct timespec known_at;
+    struct vram_user *users = NULL;
+    struct timespec now;
+    pthread_mutex_lock(&mutex);
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (!known || (now.tv_sec - known_at.tv_sec) * 1000000000L + now.tv_nsec - known_at.tv_nsec > FRESH_NS) {
+        free(known);
+        known = read_users_now(&known_count);
+        clock_gettime(CLOCK_MONOTONIC, &known_at);
+    }
+    if (known && (users = malloc((known_count + 1) * sizeof *users))) {
+        memcpy(users, known, known_count * sizeof *users);
+        *count = known_count;
+    }
+    pthread_mutex_unlock(&mutex);
+    return users;
 }
 
 static unsigned int keep_those_on(int gpu, struct vram_user *users, size_t count) {

@@ -1,10 +1,9 @@
-#!/usr/bin/python3
 # Copyright (c) 2026, gpufleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Runs in a test host: starts workloads and tells what became of them. Arguments come as JSON on standard input.
 
-usage: lab start|look|check|holders|leftovers|journal|end
+usage: python3 lab.py start|look|check|holders|leftovers|journal|end
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def stat_line(name: str, state: str = "S", flags: int = 4194304, threads: int = 
 @pytest.mark.parametrize("name", ["python3", "a) S 1 2 (b", "tmux: server", "", "two words"])
 def test_stat_of_any_name(name: str) -> None:
     found = parse.parse_stat(stat_line(name))
-    assert found == parse.Stat(name, "S", 7, 12, 11, 34816, False, 3, 1309668)
+    assert found == parse.Stat(name, "S", 7, 12, 11, 34816, -1, False, 3, 1309668)
 
 
 def test_stat_knows_kernel_threads_and_refuses_a_cut_line() -> None:

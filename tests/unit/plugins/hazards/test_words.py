@@ -13,7 +13,7 @@ import pytest
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _findings
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import HAZARDS, OPTIONS, evaluate
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.finding import DOCS, Finding
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazard import comma, names_of, size
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazard import LIVE, comma, names_of, size
 from tests.unit.plugins.hazards.helpers import SETS, context, recording, target, the_only
 from tests.unit.plugins.hazards.test_recordings import TAKEN
 
@@ -21,7 +21,7 @@ PAGE = (Path(__file__).resolve().parents[4] / "docs" / "hazards.md").read_text()
 
 
 @pytest.mark.parametrize("where, label", TAKEN)
-@pytest.mark.parametrize("action", ["suspend", "resume"])
+@pytest.mark.parametrize("action", ["suspend", "resume", "dump"])
 def test_every_finding_says_everything(where: str, label: str, action: str) -> None:
     for finding in evaluate(context(recording(label, where), action)):
         for text in (finding.subject, finding.evidence, finding.reason, finding.remedy):
@@ -35,15 +35,32 @@ def test_every_finding_says_everything(where: str, label: str, action: str) -> N
 def test_options() -> None:
     assert OPTIONS == {
         "cgroup_memory",
+        "container",
+        "container_probe",
+        "controlling_tty",
         "cuda_ipc_possible",
+        "deleted_file",
+        "external_pipe",
+        "external_unix_socket",
+        "file_lock",
         "host_memory",
         "mig",
         "mps_client",
         "nccl_communicator",
+        "nfs_file",
+        "park_unsafe_parent",
+        "private_mounts",
+        "profiler_attached",
+        "rotated_log",
+        "slurm_step",
         "stopped",
+        "systemd_restart",
+        "systemd_watchdog",
+        "tcp_established",
         "unparked",
         "uvm_managed",
         "vmm_export",
+        "volatile_file",
         "vram_short",
     }
 
@@ -55,7 +72,7 @@ def test_the_page_has_a_place_for_each_and_names_its_option() -> None:
     assert set(rows) >= {hazard.id for hazard in HAZARDS} | own
     for hazard in HAZARDS:
         actions = rows[hazard.id].split(" | ")[1]
-        assert actions in ("all" if len(hazard.actions) == 3 else ", ".join(sorted(hazard.actions)),)
+        assert actions in ("all" if hazard.actions == LIVE else ", ".join(sorted(hazard.actions)),)
         option = rows[hazard.id].rstrip("| ").rsplit("|", 1)[-1] if hazard.option else ""
         assert not hazard.option or f"`{hazard.option}`" in option
 
@@ -102,8 +119,8 @@ def test_nothing_overrides_what_has_no_option(label: str) -> None:
 
 
 def test_an_unknown_action_is_no_clean_answer() -> None:
-    with pytest.raises(ValueError, match="action 'dump': lock, resume, suspend are known"):
-        evaluate(context(recording("plain"), "dump"))
+    with pytest.raises(ValueError, match="action 'move': dump, lock, resume, suspend are known"):
+        evaluate(context(recording("plain"), "move"))
 
 
 def test_about_one_process_only_what_matters_most() -> None:

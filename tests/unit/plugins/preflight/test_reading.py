@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _background
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight import elf
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.facts import PciGpu, PluginFacts, ProcGpu
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.read_containers import visible_gpus
