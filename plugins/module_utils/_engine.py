@@ -9,6 +9,7 @@ each for itself: every process that runs again stays so.
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import time
@@ -26,7 +27,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils import (
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._arguments import ArgumentError, Options
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.advice import advise
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.backend import Backend
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import GpuSnapshot
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import GpuSnapshot, NvmlError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import OPTIONS as HAZARD_OPTIONS
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import Finding
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazard import size
@@ -44,6 +45,14 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._survey import
 QUERY_SECONDS = 60.0
 BUSY_SECONDS = 600.0
 BUSY_POLL_SECONDS = 0.2
+# How to find out about a process whose worker died.
+REVIVALS = {
+    _plan.ASK: "state",
+    _plan.RUNAWAY: "adopt",
+    _plan.PARKED: "adopt",
+    _plan.INTERRUPTED: "probe",
+    _plan.LOOSE: "go_on",
+}
 ALLOW = HAZARD_OPTIONS | _findings.OWN_OPTIONS
 
 
@@ -144,6 +153,8 @@ class Engine:
             time.sleep(BUSY_POLL_SECONDS)
         if not self.subjects:
             self.warnings.append("select matched no process")
+        for pid in self._survey.left_out:
+            self.warnings.append(f"PID {pid} was left out: this module runs below it")
 
     def _ask(self) -> None:
         """The state of those that only the driver can tell; a process that may not answer is held first."""
@@ -171,8 +182,7 @@ class Engine:
 
     def _told(self, subject: Subject, command: Command, outcome: Outcome) -> None:
         if outcome.ok:
-            stopped = "us" if command.do == "probe" else "other" if subject.kind == _plan.STOPPED else ""
-            subject.saw(_plan.View(outcome.state, stopped))
+            subject.saw(_plan.View(outcome.state, "other" if subject.kind == _plan.STOPPED else outcome.stopped))
             if command.do == "probe" and subject.operation is None:
                 subject.notes.append("it was suspended and stopped by somebody else; taken over")
             elif command.do in ("probe", "go_on") and subject.operation is not None:
@@ -303,7 +313,7 @@ class Engine:
         options = self._options
         stopped = {subject.pid: Command("go_on") for subject in subjects if "continue" in subject.plan}
         lock = {
-            subject.pid: Command("lock", timeout_ms=int(options.lock_timeout * 1000))
+            subject.pid: Command("lock", timeout_ms=max(1, math.ceil(options.lock_timeout * 1000)))
             for subject in subjects
             if "lock" in subject.plan
         }
@@ -320,6 +330,7 @@ class Engine:
         if not options.rollback:
             raise Failed(self._message("rollback is off: every process was left as it is"))
         self._roll_back(subjects, _plan.watchdog_seconds(moved, options.step_timeout))
+        self._keep_guards(subjects)
         raise Failed(self._message(""))
 
     def _phase(self, commands: Mapping[int, Command], seconds: float) -> bool:
@@ -331,27 +342,43 @@ class Engine:
     def _roll_back(self, subjects: Sequence[Subject], seconds: float) -> None:
         self._revive(subjects)
         commands: Dict[int, Command] = {}
+        suspended: List[Subject] = []
         for subject in subjects:
             if subject.state == "checkpointed" and subject.view.state != "checkpointed":
-                commands[subject.pid] = Command("resume", unlock=subject.view.state == "running", undo=True)
+                suspended.append(subject)
             elif subject.state == "locked" and subject.view.state == "running":
                 commands[subject.pid] = Command("unlock", undo=True)
+        for subject, shortage in self._reserve(suspended):
+            if shortage is None:
+                unlock = subject.view.state == "running"
+                commands[subject.pid] = Command("resume", unlock=unlock, undo=True)
+            else:
+                # Its memory was given away meanwhile: a restore without room would lose it.
+                subject.undo_failure = _no_room(subject, shortage, self.gpus)
         for pid, outcome in self._pool.run(self._with_facts(commands), seconds, self._options.parallel).items():
             self._of(pid).went_back(outcome)
 
     def _revive(self, subjects: Sequence[Subject]) -> None:
-        """Processes whose worker died: another one holds and asks them. A late worker is left alone: it is at work."""
+        """Processes whose worker died, or of which nothing is known: looked at and asked again. A late worker is left
+        alone: it is at work.
+        """
         commands: Dict[int, Command] = {}
         for subject in subjects:
-            if subject.failure is not None and subject.failure.lost_worker:
+            failure = subject.failure
+            if failure is None or failure.late or not (failure.lost_worker or subject.state == "unknown"):
+                continue
+            try:
                 again = self._survey.again(subject.pid)
-                if again is None:
-                    subject.state = "gone"
-                    continue
-                subject.operation = again.operation
-                commands[subject.pid] = Command("probe" if again.kind == _plan.INTERRUPTED else "state")
-                if again.kind == _plan.PARKED:
-                    commands[subject.pid] = Command("adopt")
+            except (JournalError, NvmlError) as error:
+                self.warnings.append(f"{subject.name} could not be looked at again: {error}")
+                continue
+            if again is None:
+                subject.state = "gone"
+                continue
+            subject.operation, subject.kind = again.operation, again.kind
+            command = REVIVALS.get(again.kind)
+            if command is not None:
+                commands[subject.pid] = Command(command)
         for pid, outcome in self._pool.run(self._with_facts(commands), QUERY_SECONDS).items():
             subject = self._of(pid)
             if outcome.ok:
@@ -364,18 +391,22 @@ class Engine:
         if again:
             self._revive(again)
             left = [subject for subject in left if subject not in again] + self._try_towards(again)
-        self._keep_guards([subject for subject in subjects if subject not in left])
+        self._keep_guards(subjects)
 
     def _try_towards(self, subjects: Sequence[Subject]) -> List[Subject]:
         options = self._options
         commands: Dict[int, Command] = {}
         restored = [one for one in subjects if "restore" in one.plan and one.state == "checkpointed"]
-        for subject in self._reserve(restored):
-            commands[subject.pid] = Command("resume", unlock=options.goal == "running", pairs=subject.pairs)
+        for subject, shortage in self._reserve(restored):
+            subject.failure = None if shortage is None else _no_room(subject, shortage, self.gpus)
+            if shortage is None:
+                commands[subject.pid] = Command("resume", unlock=options.goal == "running", pairs=subject.pairs)
         for subject in subjects:
             if subject in restored:
                 continue
-            if "unlock" in subject.plan and subject.state == "locked":
+            if options.goal != "checkpointed" and subject.state == options.goal and not subject.stopped:
+                subject.failure = None
+            elif "unlock" in subject.plan and subject.state == "locked":
                 commands[subject.pid] = Command("unlock")
             elif "continue" in subject.plan:
                 commands[subject.pid] = Command("go_on")
@@ -384,27 +415,28 @@ class Engine:
         moved = sum(subject.total_bytes for subject in subjects)
         seconds = _plan.watchdog_seconds(moved, options.step_timeout)
         for pid, outcome in self._pool.run(self._with_facts(commands), seconds, options.parallel).items():
-            self._of(pid).came_to(outcome)
+            subject = self._of(pid)
+            subject.came_to(outcome)
+            if subject.failure is None and subject.state != options.goal:
+                subject.failure = replace(
+                    outcome, ok=False, step=commands[pid].do, text=f"its state is {subject.state}"
+                )
         return [subject for subject in subjects if subject.failure is not None]
 
-    def _reserve(self, subjects: Sequence[Subject]) -> List[Subject]:
-        """Room on the GPUs that they go to, so that nobody else counts on it; those that there is (still) room for."""
-        if "vram_short" in self._options.allow:
-            return list(subjects)
+    def _reserve(self, subjects: Sequence[Subject]) -> List[Tuple[Subject, Optional[Shortage]]]:
+        """Room on the GPUs that they go to, so that nobody counts on it. None: there is, or the operator says so."""
         wants: List[Tuple[Identity, Mapping[str, int]]] = []
         for subject in subjects:
             self._pool.ensure(subject.pid)
             owner = read_identity(self._pool.workers[subject.pid])
             if owner is None:
-                raise Failed(f"{subject.name}: its worker ended at once. Nothing has changed; run the task again.")
+                raise Failed(f"{subject.name}: its worker ended at once. Run the task again.")
             wants.append((owner, _needs(subject)))
+        if not wants:
+            return []
         free = self._journal.reserve(wants, lambda: {gpu.uuid: gpu.free_bytes for gpu in self._read_gpus()})
-        fitting: List[Subject] = []
-        for subject, shortage in zip(subjects, free):
-            subject.failure = None if shortage is None else _no_room(subject, shortage, self.gpus)
-            if shortage is None:
-                fitting.append(subject)
-        return fitting
+        given = "vram_short" in self._options.allow
+        return [(subject, None if given else shortage) for subject, shortage in zip(subjects, free)]
 
     def _settle(self) -> None:
         """Operations whose worker died, or whose process somebody else resumed: what was read is that they are over."""

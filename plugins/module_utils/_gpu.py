@@ -180,6 +180,10 @@ class GpuReader:
             try:
                 os.close(self._requests)
                 os.close(self._answers)
+                # Whoever reads what the caller prints must not wait for this child.
+                null = os.open(os.devnull, os.O_RDWR)
+                for number in (0, 1, 2):
+                    os.dup2(null, number)
                 _child(requests, answers)
             finally:
                 os._exit(0)

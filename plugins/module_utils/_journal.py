@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
 
+from ._journal_errors import JournalError
 from ._journal_file import BUSY_SECONDS, JournalFile
 from ._journal_reservations import Reservations, Shortage
 from ._process import Identity, is_alive
@@ -104,11 +105,6 @@ class Journal:
         """The next use opens it again."""
         self.file.close()
 
-    def reopen(self) -> Journal:
-        """For a process that was forked. Not needed: a fork closes it, and the next use opens it on either side."""
-        self.close()
-        return self
-
     # Operations
 
     def begin(
@@ -130,8 +126,13 @@ class Journal:
         restore_tid: Optional[int] = None,
         signal_mask: Optional[str] = None,
         message: str = "",
+        after: Optional[int] = None,
     ) -> Operation:
-        """A new operation, "active", about to make its first step."""
+        """A new operation, "active", about to make its first step.
+
+        after: the id of the operation that its maker knows as the last one of this process, 0 for none. Raises
+        JournalError where another one has begun since: two runs must not drive one process.
+        """
         now = self._clock()
         operation = Operation(
             id=0,
@@ -157,6 +158,8 @@ class Journal:
         )
         columns = _columns_of(operation)
         with self.file.transaction() as connection:
+            if after is not None:
+                _check_last(connection, self.file.subject, identity, after)
             _forget(connection, now - KEPT_SECONDS, identity.boot_id)
             cursor = connection.execute(
                 f"INSERT INTO operations ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})",
@@ -292,6 +295,20 @@ def open_journal(path: str, create: bool = True, busy_seconds: float = BUSY_SECO
     damage, no space, no rights. SqliteMissing (a JournalError) when this Python lacks sqlite3.
     """
     return Journal(JournalFile(path, create, busy_seconds))
+
+
+def _check_last(connection: sqlite3.Connection, subject: str, identity: Identity, after: int) -> None:
+    row = connection.execute(
+        "SELECT id, run_id FROM operations WHERE boot_id = ? AND pid = ? AND start_ticks = ? ORDER BY id DESC LIMIT 1",
+        (identity.boot_id, identity.pid, identity.start_ticks),
+    ).fetchone()
+    if (row["id"] if row is not None else 0) != after:
+        raise JournalError(
+            subject,
+            f"run {row['run_id'] if row is not None else '?'} has taken over PID {identity.pid} in the meantime",
+            "Two runs must not drive one process.",
+            "Wait for that run, and run the task again.",
+        )
 
 
 def _columns_of(operation: Operation) -> Dict[str, object]:

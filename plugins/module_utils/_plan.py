@@ -28,25 +28,27 @@ UNOWNED = "unowned"  # suspended and stopped, but not by us
 class Evidence:
     """What tells how a process can be looked at.
 
-    stopped: its state is T, or t under our own worker. frozen: its cgroup is. looks_suspended: it has had CUDA and
-    holds no device file. holds_devices: it has device files open or mapped.
+    stopped: its state is T or t. frozen: a control group of it is. frozen_by_us: the one that `guard: cgroup` makes is.
+    looks_suspended: it has had CUDA and holds no device file. holds_devices: it has device files open or mapped.
     """
 
     stopped: bool
     frozen: bool
+    frozen_by_us: bool
     looks_suspended: bool
     holds_devices: bool
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What the journal says of a process. status: as in the journal. worker_alive: the recorded worker is."""
+    """What the journal says of a process. status, step: as in the journal. worker_alive: the recorded worker is.
+    stopped_by: "us", "other", or "" where nobody had it stopped when that was written.
+    """
 
     status: str
     step: str
     worker_alive: bool
     park: bool
-    guard: str
     stopped_by: str
 
 
@@ -83,24 +85,33 @@ def look(evidence: Evidence, memory: Optional[Memory]) -> str:
     if memory is not None and memory.worker_alive and memory.status in ("active", "unknown"):
         return BUSY
     ours = memory is not None and memory.status in ("active", "suspended", "failed", "unknown")
-    if ours and memory is not None:
-        interrupted = memory.status in ("active", "unknown") and memory.step in _STOPPING
-        if evidence.stopped or (evidence.frozen and memory.guard == "cgroup"):
-            if not interrupted and (evidence.looks_suspended or not evidence.holds_devices):
-                return PARKED
-            if memory.stopped_by != "us":
-                return STOPPED
-            return LOOSE if interrupted and evidence.holds_devices and memory.step in _RESTORED else INTERRUPTED
-        if evidence.frozen:
-            return FROZEN
-        if evidence.looks_suspended and memory.park:
-            return RUNAWAY
-        return ASK
+    if ours and memory is not None and (evidence.stopped or evidence.frozen_by_us):
+        return _look_at_stopped(evidence, memory)
     if evidence.frozen:
         return FROZEN
     if evidence.stopped:
         return UNOWNED if evidence.looks_suspended else STOPPED
+    if ours and memory is not None and evidence.looks_suspended and memory.park:
+        return RUNAWAY
     return ASK
+
+
+def _look_at_stopped(evidence: Evidence, memory: Memory) -> str:
+    suspended = evidence.looks_suspended or not evidence.holds_devices
+    if memory.status in ("active", "unknown"):
+        if memory.step not in _STOPPING:
+            # Its worker died before it stopped anything: somebody else has.
+            return UNOWNED if evidence.looks_suspended else STOPPED
+        if not suspended and memory.step in _RESTORED:
+            return STOPPED if memory.stopped_by == "other" else LOOSE
+        # Whoever had stopped it before: without its GPU memory, or half way to it, it must not be continued.
+        return INTERRUPTED
+    if not memory.stopped_by:
+        return STOPPED
+    if suspended:
+        return PARKED
+    # A restore that failed leaves devices open; what was suspended and holds some has been resumed by somebody else.
+    return INTERRUPTED if memory.status == "failed" else STOPPED
 
 
 def steps(view: View, goal: str, park: bool, guard: bool, can_lock: bool = True) -> Tuple[str, ...]:
@@ -127,7 +138,7 @@ def _path(view: View, goal: str, park: bool, guard: bool) -> Tuple[str, ...]:
             return first + go_on + ("lock", "checkpoint") + parked
         if view.state == "locked":
             return (*first, "checkpoint", *parked)
-        if view.stopped == "us":
+        if view.stopped:
             return first + (("guard",) if guard and not view.guarded else ())
         return first + parked
     # Unlocked after it runs again: a thread that is held inside a call of CUDA would keep the unlock from ending.
@@ -137,11 +148,6 @@ def _path(view: View, goal: str, park: bool, guard: bool) -> Tuple[str, ...]:
     if view.state == "locked":
         return (*first, *go_on, *unlock)
     return (*first, *go_on, *(("lock",) if goal == "locked" else ()))
-
-
-def is_away(view: View, goal: str) -> bool:
-    """Whether the goal is farther from running than the process is: then all or nothing holds."""
-    return RANK[goal] > RANK.get(view.state, 0)
 
 
 def watchdog_seconds(total_bytes: int, wanted: float) -> float:

@@ -14,6 +14,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._arguments imp
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._around_read import look_around
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import GpuSnapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import Context, Finding, evaluate
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.freezer import is_frozen
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.process import pending
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._host import read_boot_id
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal, Operation
@@ -41,6 +42,7 @@ class Survey:
         self._allow = allow
         self._read = read
         self.snapshot: Optional[Snapshot] = None
+        self.left_out: Tuple[int, ...] = ()
 
     @property
     def gpus(self) -> Tuple[GpuSnapshot, ...]:
@@ -64,7 +66,10 @@ class Survey:
         began = time.time()
         self.snapshot = self._read([operation.identity.pid for operation in remembered])
         held = {operation.identity.pid: dict(operation.device_bytes) for operation in remembered}
-        return self._subjects(select(criteria or {"all": True}, self.snapshot, held), began)
+        chosen = select(criteria or {"all": True}, self.snapshot, held)
+        own = own_ancestors()
+        self.left_out = tuple(pid for pid in chosen if pid in own)
+        return self._subjects([pid for pid in chosen if pid not in own], began)
 
     def again(self, pid: int) -> Optional[Subject]:
         """One process, read anew; None when it has ended."""
@@ -99,6 +104,7 @@ class Survey:
         evidence = _plan.Evidence(
             stopped=process.state in ("T", "t"),
             frozen=bool(process.frozen),
+            frozen_by_us=bool(process.frozen) and is_frozen(process.identity),
             looks_suspended=bool(process.looks_suspended),
             holds_devices=bool(process.has_devices),
         )
@@ -169,8 +175,7 @@ def _memory(operation: Operation) -> _plan.Memory:
         step=operation.step,
         worker_alive=operation.worker is not None and is_alive(operation.worker),
         park=operation.park,
-        guard=operation.guard,
-        stopped_by=operation.stopped_by or "us",
+        stopped_by=operation.stopped_by,
     )
 
 

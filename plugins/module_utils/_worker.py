@@ -18,15 +18,16 @@ import signal
 import socket
 import time
 import traceback
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.advice import advise
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.backend import Backend, Call, Reply
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.results import text as result_text
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold import freezer, park
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.errors import HoldError, ProcessEndedError
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.freezer import is_frozen
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.guard import ENDED, UNWANTED, guard
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.hold import Hold
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.process import Handle
@@ -46,8 +47,12 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._subject impor
 
 _PR_SET_NAME = 15
 NAME = b"gpufleet-hold"
+# A process that a dead worker has left stopped is asked for so long while it is held; a copy that is going on counts.
+PROBE_SECONDS = 600.0
 # Refusals of a checkpoint after which the driver refuses every later one of the same process.
 FOR_EVER = frozenset((2, 801, 999))
+# A driver call is never given up: it can't be cut, and the module has a watchdog of its own.
+DEADLINES = park.Deadlines(call=math.inf)
 
 
 @dataclass(frozen=True)
@@ -104,6 +109,10 @@ class _Clock:
         if self._name:
             self.seconds[self._name] = round(self.seconds.get(self._name, 0.0) + now - self._since, 6)
         self._name, self._since = name, now
+
+
+class _TakenOverError(Exception):
+    """Another run drives the process now."""
 
 
 class _GoneError(Exception):
@@ -218,9 +227,12 @@ class Worker:
         try:
             if not is_alive(self._job.identity):
                 raise _GoneError()
+            self._check_ours()
             outcome = actions[command.do](command)
         except _GoneError:
             outcome = self._gone(command)
+        except _TakenOverError as error:
+            return replace(self._not_held(command, str(error), "Look at it with cuda_checkpoint_info."), stopped="")
         except HoldError as error:
             outcome = self._not_held(command, f"{error.subject}: {error.evidence}. {error.reason}", error.remedy)
         except JournalError as error:
@@ -229,7 +241,7 @@ class Worker:
             # Whatever it was, it is told; the process stays as it is, stopped if it was held, and the next run asks.
             outcome = self._unexpected(command, error)
         try:
-            if command.do == "resume":
+            if command.do == "resume" and self._operation is not None:
                 self._journal.release(_self())
             self._record(command, outcome)
         except JournalError as error:
@@ -269,15 +281,17 @@ class Worker:
         )
 
     def _not_held(self, command: Command, text: str, remedy: str) -> Outcome:
-        """The process could not be held, or the step not be journalled: nothing was asked of the driver."""
-        self._let_go(run=False)
+        """The process could not be held, or the step not be journalled: nothing was asked of the driver. What is held
+        stays so, to be guarded.
+        """
         self._clock.step("")
         seen = read_process(self._pid)
-        if seen is None:
+        if seen is None or seen.identity != self._job.identity or seen.is_zombie:
             return self._gone(command)
-        stopped = seen.state in ("T", "t")
-        self._stopped = (self._job.stopped_by or "us") if stopped else ""
-        if stopped:
+        ours = seen.state == "T" or (seen.state == "t" and seen.tracer_pid == os.getpid())
+        self._stopped = (self._job.stopped_by or "us") if ours or is_frozen(self._job.identity) else ""
+        if ours or seen.state == "t" or seen.frozen:
+            # Asked, it might never answer.
             state = "checkpointed" if seen.looks_suspended else "unknown"
         else:
             state = self._ask(self._backend.state(self._pid)).state or "unknown"
@@ -343,12 +357,22 @@ class Worker:
                 stopped_by=job.stopped_by,
                 device_bytes=job.device_bytes,
                 backend=job.backend.name,
+                after=job.previous.id if job.previous is not None else 0,
             )
             if job.previous is not None and job.previous.signal_mask and job.previous.status in ("active", "unknown"):
                 # A worker that dies before it has put the masks back leaves them to the next one.
                 self._journal.update(self._operation.id, signal_mask=job.previous.signal_mask)
             return
         self._journal.step(self._operation.id, name, status="active")
+
+    def _check_ours(self) -> None:
+        """Another run may take over what this one has suspended, while this one is busy with other processes."""
+        if self._operation is None:
+            return
+        last = self._journal.latest(self._job.identity)
+        if last is not None and last.id != self._operation.id:
+            self._hold = None
+            raise _TakenOverError(f"run {last.run_id} has taken it over in the meantime")
 
     def _fields(self, **changed: object) -> None:
         """What a later run needs to know or to undo, durable before the next step."""
@@ -362,16 +386,16 @@ class Worker:
             self._notes.append(f"{', '.join(changed)} could not be journalled: {error}")
 
     def _record(self, command: Command, outcome: Outcome) -> None:
-        if self._operation is None:
-            return
+        if self._operation is None or command.do in ("state", "probe"):
+            return  # asking settles nothing: until it is acted on, the next run has to know what this one knew
         if outcome.state == "checkpointed":
             status = "suspended" if outcome.ok or command.do != "resume" else "failed"
-        elif (command.undo and outcome.ok) or (not outcome.ok and outcome.state == self._state_before):
-            status = "undone"
-        elif outcome.state == "unknown":
+        elif outcome.state == "unknown" or outcome.stopped == "us":
             status = "unknown"
         elif outcome.state == "gone":
             status = "failed"
+        elif (command.undo and outcome.ok) or (not outcome.ok and outcome.state == self._state_before):
+            status = "undone"
         elif outcome.ok:
             status = "active" if outcome.state == "locked" and self._job.goal == "checkpointed" else "done"
         else:
@@ -386,7 +410,7 @@ class Worker:
             reply = call.wait(0.25)
             if reply is not None:
                 return reply
-            if drop and self._hold is None and self._module_is_gone():
+            if drop and self._operation is None and self._module_is_gone():
                 os._exit(0)
 
     def _module_is_gone(self) -> bool:
@@ -414,7 +438,7 @@ class Worker:
 
     def _is_suspended_by_evidence(self) -> bool:
         seen = read_process(self._pid)
-        if seen is None:
+        if seen is None or seen.identity != self._job.identity:
             raise _GoneError()
         return bool(seen.looks_suspended)
 
@@ -423,7 +447,7 @@ class Worker:
     def _query(self, command: Command) -> Outcome:
         if self._stopped == "other":
             with park.continued(self._job.identity):
-                reply = self._ask(self._backend.state(self._pid))
+                reply = self._ask(self._backend.state(self._pid), drop=False)
         else:
             reply = self._read_state()
         return self._outcome(reply.state is not None, reply.state or "unknown", reply, "state")
@@ -440,14 +464,35 @@ class Worker:
             )
         return park.Target(self._job.identity, thread)
 
-    def _deadlines(self) -> park.Deadlines:
-        return park.Deadlines(call=math.inf)
+    @contextmanager
+    def _pages(self) -> Iterator[None]:
+        """Huge pages while the driver copies, if that is wanted and can be had."""
+        try:
+            pages = None if self._job.huge_pages == "keep" else HugePages(self._journal)
+        except JournalError:
+            pages = None
+        if pages is not None:
+            self._huge_pages = pages.acquire(_self(), self._job.huge_pages)
+        try:
+            yield
+        finally:
+            if pages is not None:
+                left = pages.release(_self())
+                self._notes.extend([f"huge pages: {left}"] if "not" in left else [])
 
     def _probe(self, command: Command) -> Outcome:
         """Of a process that a dead worker left stopped: hold it, ask, keep it held."""
         self._hold = self._seize(self._target())
-        reply = self._read_state()
         self._stopped = self._job.stopped_by or "us"
+        reply = park.ask(self._hold, lambda: self._backend.state(self._pid), PROBE_SECONDS)
+        if reply is None:
+            self._let_go(run=False)
+            silent = Reply(
+                ok=False, code=None, text=f"no answer within {PROBE_SECONDS:g} s while it is held", seconds=0.0
+            )
+            return self._outcome(
+                False, "unknown", silent, "probe", "A thread of it may be stopped inside a call of CUDA."
+            )
         return self._outcome(reply.state is not None, reply.state or "unknown", reply, "probe")
 
     def _seize(self, target: park.Target) -> Hold:
@@ -455,7 +500,7 @@ class Worker:
         self._relieve_guard()
         previous = self._job.previous
         mask = previous.signal_mask if previous is not None else None
-        return park.adopt(target, self._deadlines(), mask=mask, step=self._step)
+        return park.adopt(target, DEADLINES, mask=mask, step=self._step)
 
     def _lock(self, command: Command) -> Outcome:
         self._step("lock")
@@ -501,27 +546,26 @@ class Worker:
     def _suspend(self, command: Command) -> Outcome:
         if not self._backend.can_hold:
             return self._suspend_unheld()
-        pages = HugePages(self._journal)
         target = self._target()
-        try:
-            self._huge_pages = pages.acquire(_self(), self._job.huge_pages)
+        with self._pages():
             reply, self._hold = park.suspend(
                 target,
                 lambda: self._backend.checkpoint(self._pid),
                 self._step,
-                self._deadlines(),
+                DEADLINES,
                 mask=lambda mask: self._fields(signal_mask=mask, restore_tid=target.restore_tid),
                 hold=self._hold,
             )
-        finally:
-            pages.release(_self())
         done = reply is not None and reply.ok and self._is_suspended_by_evidence()
         state = "checkpointed" if done else self._read_state().state or "unknown"
         self._undo_lock = self._undo_lock and state == "locked"
         if state != "checkpointed":
             if reply is not None and reply.code in FOR_EVER:
                 self._fields(refused=reply.code)
-            self._let_go(run=self._stopped != "other")
+            if state in ("locked", "running"):
+                self._let_go(run=self._stopped != "other")
+            else:
+                self._stopped = self._stopped or "us"
             return self._outcome(False, state, reply, "checkpoint", _remedy("checkpoint", reply, state))
         if not self._job.park:
             self._let_go(run=self._stopped != "other")
@@ -556,19 +600,15 @@ class Worker:
         target = self._target()
         if self._hold is None:
             self._hold = self._seize(target)
-        pages = HugePages(self._journal)
-        try:
-            self._huge_pages = pages.acquire(_self(), self._job.huge_pages)
+        with self._pages():
             replies, self._hold = park.resume(
                 target,
                 [("restore", lambda: self._backend.restore(self._pid, command.pairs))],
                 self._step,
-                self._deadlines(),
+                DEADLINES,
                 mask=lambda mask: self._fields(signal_mask=mask, restore_tid=target.restore_tid),
                 hold=self._hold,
             )
-        finally:
-            pages.release(_self())
         reply = replies[0]
         if reply is None or not reply.ok:
             state = self._read_state().state or "unknown"
@@ -592,7 +632,8 @@ class Worker:
     def _adopt(self, command: Command) -> Outcome:
         """Stop a suspended process whose threads run, or attach to one that lost its guard."""
         self._step("guard")
-        self._hold = self._seize(self._target())
+        if self._hold is None:
+            self._hold = self._seize(self._target())
         self._stopped = self._stopped or "us"
         done = self._is_suspended_by_evidence()
         state = "checkpointed" if done else self._read_state().state or "unknown"
@@ -610,9 +651,9 @@ class Worker:
     # Holding
 
     def _let_go(self, run: bool) -> None:
-        hold, self._hold = self._hold, None
-        if hold is not None:
-            park.let_go(hold, run=run)
+        if self._hold is not None:
+            park.let_go(self._hold, run=run)
+            self._hold = None
         if run:
             self._stopped = ""
 
@@ -621,15 +662,17 @@ class Worker:
         previous = self._job.previous
         if previous is None or previous.worker is None or not is_alive(previous.worker):
             return
-        handle = Handle(previous.worker)
+        if _tracer_of(self._pid) != previous.worker.pid:
+            return
         try:
+            handle = Handle(previous.worker)
             handle.send(signal.SIGTERM)
+            handle.close()
         except ProcessEndedError:
             return
-        finally:
-            handle.close()
         end = time.monotonic() + 30
-        while is_alive(previous.worker):
+        # It lets go at once; it ends only when the run that it belongs to is over.
+        while _tracer_of(self._pid) == previous.worker.pid and is_alive(previous.worker):
             if time.monotonic() > end:
                 raise HoldError(
                     f"PID {self._pid}",
@@ -643,7 +686,7 @@ class Worker:
 
     def _abandoned(self) -> None:
         """The module died or gave up waiting: nothing is left half way."""
-        if self._undo_lock and self._state == "locked":
+        if self._undo_lock and self._state in ("locked", "unknown"):
             self._state = self._perform(Command("unlock", undo=True)).state
         self._leave()
 
@@ -651,9 +694,10 @@ class Worker:
         self._channel.close()
         if self._hold is None:
             return
-        if self._state != "checkpointed" or self._job.guard == "none" or not self._job.park:
+        if self._state != "checkpointed" or self._job.guard == "none":
             self._let_go(run=False)
             return
+        self._freeze()
         self._journal.close()
         if guard(self._hold) == ENDED and self._operation is not None:
             self._journal.finish(self._operation.id, "failed", "the process ended while it was parked", {})
@@ -661,6 +705,11 @@ class Worker:
 
 def _words(reply: Reply) -> str:
     return reply.text or ("" if reply.code is None else result_text(reply.code))
+
+
+def _tracer_of(pid: int) -> int:
+    seen = read_process(pid)
+    return seen.tracer_pid if seen is not None else 0
 
 
 def _self() -> Identity:

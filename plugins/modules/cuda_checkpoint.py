@@ -574,8 +574,9 @@ findings:
       sample: https://github.com/gpufleet/checkpoint/blob/main/docs/driver-findings.md
 """
 
+import os
 import time
-from contextlib import closing
+from contextlib import ExitStack
 from typing import Any, Mapping, Optional
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
@@ -678,7 +679,7 @@ def options_of(params: Mapping[str, Any], check: bool) -> _arguments.Options:
         device_map=_arguments.parse_device_map(params["device_map"]),
         huge_pages=params["huge_pages"],
         full_command=params["full_command"],
-        journal=params["journal"],
+        journal=os.path.abspath(params["journal"]),
         run_id=_arguments.parse_run_id(params["run_id"]),
         check=check,
     )
@@ -695,11 +696,12 @@ def main() -> None:
     engine: Optional[Engine] = None
     try:
         options = options_of(module.params, module.check_mode)
-        # First: NVML takes its time to begin, and does so in a child while this goes on.
-        gpus = GpuReader()
-        backend = choose(options.backend, options.executable) if options.executable else choose(options.backend)
-        backend.prepare()
-        with closing(open_journal(options.journal, create=not options.check)) as journal:
+        with ExitStack() as resources:
+            # First: NVML takes its time to begin, and does so in a child while this goes on.
+            gpus = resources.enter_context(GpuReader())
+            backend = choose(options.backend, options.executable) if options.executable else choose(options.backend)
+            backend.prepare()
+            journal = resources.enter_context(open_journal(options.journal, create=not options.check))
             engine = Engine(options, backend, journal, gpus.read)
             engine.run()
     except NvmlMissing as error:

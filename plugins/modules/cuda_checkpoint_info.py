@@ -312,7 +312,7 @@ findings:
       sample: https://github.com/gpufleet/checkpoint/blob/main/docs/driver-findings.md
 """
 
-from contextlib import closing
+import os
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 
@@ -358,13 +358,14 @@ def main() -> None:
     try:
         wanted = None if params["pids"] is None else parse_pids(params["pids"])
         criteria = parse_select(params["select"])
-        gpus = GpuReader()
-        backend = choose(params["backend"], params["executable"]) if params["executable"] else choose(params["backend"])
-        backend.prepare()
-        with closing(open_journal(params["journal"], create=False)) as journal:
-            inspection = Inspection(
-                backend, journal, params["journal"], lambda pids: read_snapshot(pids, gpus=gpus.read)
-            )
+        path = os.path.abspath(params["journal"])
+        with GpuReader() as gpus, open_journal(path, create=False) as journal:
+            if params["executable"]:
+                backend = choose(params["backend"], params["executable"])
+            else:
+                backend = choose(params["backend"])
+            backend.prepare()
+            inspection = Inspection(backend, journal, path, lambda pids: read_snapshot(pids, gpus=gpus.read))
             found = inspection.run(wanted, criteria, params["full_command"])
     except NvmlMissing as error:
         module.fail_json(msg=missing_required_lib(error.library), exception=error.trace)

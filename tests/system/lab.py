@@ -60,6 +60,8 @@ class Lab:
         self.host = host
         self.jobs: list[Job] = []
         self._started = 0
+        # On a disk: what a workload has open in memory would speak against an image of it.
+        host.sh("mkdir -p /var/lib/lab && chmod 1777 /var/lib/lab; [ -e /run/lab ] || ln -s /var/lib/lab /run/lab")
         host.put(LAB, (INSIDE / "lab.py").read_text())
         self.before = self.ask("leftovers")
 

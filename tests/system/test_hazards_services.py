@@ -16,7 +16,8 @@ from tests.system.hosts import ROOT
 from tests.system.lab import Job, Lab, labs
 from tests.system.playing import Result, Task, cuda
 
-WORK = "/var/lib/lab"
+WORK = "/run/lab"
+DISK = "/var/lib/lab-kept"
 PROGRAM = "/usr/local/bin/gpusim-workload"
 OPENER = "/usr/local/bin/opener"
 CONTAINER = "ab" * 32
@@ -29,7 +30,7 @@ QUIET = ("StandardOutput=null", "StandardError=null")
 def services(simulator: Path) -> Iterator[Lab]:
     with labs(simulator, "--gpus", "1", "--vram", "2048", init="systemd") as (only,):
         only.host.put(OPENER, (ROOT / "tests/recorder/opener.py").read_text(), "755")
-        only.host.run("mkdir", "-p", WORK)
+        only.host.run("mkdir", "-p", DISK)
         yield only
 
 
@@ -81,32 +82,29 @@ def words(result: Result, job: Job, identifier: str) -> str:
 
 
 def test_each_service_is_found_with_its_own_finding(services: Lab) -> None:
+    asked: dict[str, tuple[tuple[str, ...], set[str]]] = {
+        "plain": (QUIET, set()),
+        "watched": ((*QUIET, "WatchdogSec=300"), {"systemd_watchdog"}),
+        "lasting": ((*QUIET, "Restart=always"), {"systemd_restart"}),
+        "talking": ((), {"journald_stdio"}),
+        "private": ((*QUIET, "PrivateTmp=yes"), {"private_mounts"}),
+        "pressed": ((*QUIET, "ManagedOOMMemoryPressure=kill"), {"systemd_oomd"}),
+    }
     with services.watched() as lab:
-        plain = service(lab, "plain", *QUIET)
-        expected = {
-            plain: set(),
-            service(lab, "watched", *QUIET, "WatchdogSec=300"): {"systemd_watchdog"},
-            service(lab, "lasting", *QUIET, "Restart=always"): {"systemd_restart"},
-            service(lab, "talking"): {"journald_stdio"},
-            service(lab, "private", *QUIET, "PrivateTmp=yes"): {"private_mounts"},
-            service(lab, "pressed", *QUIET, "ManagedOOMMemoryPressure=kill"): {"systemd_oomd"},
-        }
-        before = lab.look(*expected)
-        told, alone = lab.play(preflight(*expected), preflight(plain))
+        jobs = {name: service(lab, name, *properties) for name, (properties, _ids) in asked.items()}
+        before = lab.look(*jobs.values())
+        told, alone = lab.play(preflight(*jobs.values()), preflight(jobs["plain"]))
         told.ok(changed=False)
-        assert {job.name: of(told, job) for job in expected} == {job.name: ids for job, ids in expected.items()}
-        after = lab.look(*expected)
-        assert {pid: seen["start"] for pid, seen in after.items()} == {
-            pid: seen["start"] for pid, seen in before.items()
-        }
-        names = {job.name: job for job in expected}
-        assert "watchdog of 300 s" in words(told, names["watched"], "systemd_watchdog")
-        assert "lasting.service has Restart=always" in words(told, names["lasting"], "systemd_restart")
-        assert "descriptor 1" in words(told, names["talking"], "journald_stdio")
-        assert alone.processes[plain.pid]["ready"] == {"suspend": True, "dump": True, "migrate": True}
-        assert told.processes[names["lasting"].pid]["ready"] == {"suspend": True, "dump": False, "migrate": False}
-        assert told.processes[names["watched"].pid]["ready"]["suspend"] is False
-        assert told.processes[names["pressed"].pid]["ready"]["dump"] is True
+        assert {name: of(told, job) for name, job in jobs.items()} == {name: ids for name, (_p, ids) in asked.items()}
+        after = lab.look(*jobs.values())
+        assert [seen["start"] for seen in after.values()] == [seen["start"] for seen in before.values()]
+        assert "watchdog of 300 s" in words(told, jobs["watched"], "systemd_watchdog")
+        assert "lasting.service has Restart=always" in words(told, jobs["lasting"], "systemd_restart")
+        assert "descriptor 1" in words(told, jobs["talking"], "journald_stdio")
+        assert alone.processes[jobs["plain"].pid]["ready"] == {"suspend": True, "dump": True, "migrate": True}
+        assert told.processes[jobs["lasting"].pid]["ready"] == {"suspend": True, "dump": False, "migrate": False}
+        assert told.processes[jobs["watched"].pid]["ready"]["suspend"] is False
+        assert told.processes[jobs["pressed"].pid]["ready"]["dump"] is True
 
 
 def test_a_watchdog_refuses_a_suspend_unless_it_is_allowed(services: Lab) -> None:
@@ -123,21 +121,22 @@ def test_a_watchdog_refuses_a_suspend_unless_it_is_allowed(services: Lab) -> Non
 
 
 def test_what_a_process_has_open_is_found(services: Lab) -> None:
+    asked: dict[str, tuple[tuple[str, ...], set[str]]] = {
+        "volatile": (("file", "/dev/shm/state"), {"volatile_file"}),
+        "rotated": (("rotated", f"{DISK}/train.log"), {"rotated_log"}),
+        "locked": (("flock", f"{DISK}/lock"), {"file_lock"}),
+        "deleted": (("deleted", f"{DISK}/gone", "2097152"), {"deleted_file"}),
+        "connected": (("tcp", "22"), {"tcp_established"}),
+        "ring": (("ring",), {"io_uring"}),
+        "listening": (("listening",), set()),
+        "kept": (("file", f"{DISK}/kept"), set()),
+    }
     with services.watched() as lab:
-        expected = {
-            script(lab, "teed", f"WORKLOAD 2>&1 | tee {WORK}/teed.log >/dev/null"): {"external_pipe"},
-            keeping(lab, "volatile", "file", "/dev/shm/state"): {"volatile_file"},
-            keeping(lab, "rotated", "rotated", f"{WORK}/train.log"): {"rotated_log"},
-            keeping(lab, "locked", "flock", f"{WORK}/lock"): {"file_lock"},
-            keeping(lab, "deleted", "deleted", f"{WORK}/gone", "2097152"): {"deleted_file"},
-            keeping(lab, "connected", "tcp", "22"): {"tcp_established"},
-            keeping(lab, "ring", "ring"): {"io_uring"},
-            keeping(lab, "listening", "listening"): set(),
-            keeping(lab, "kept", "file", f"{WORK}/kept"): set(),
-        }
-        (told,) = lab.play(preflight(*expected))
-        assert {job.name: of(told.ok(), job) for job in expected} == {job.name: ids for job, ids in expected.items()}
-        (teed,) = [job for job in expected if job.name == "teed"]
+        teed = script(lab, "teed", f"WORKLOAD 2>&1 | tee {DISK}/teed.log >/dev/null")
+        jobs = {name: keeping(lab, name, *opened) for name, (opened, _ids) in asked.items()}
+        (told,) = lab.play(preflight(teed, *jobs.values()))
+        assert of(told.ok(), teed) == {"external_pipe"}
+        assert {name: of(told, job) for name, job in jobs.items()} == {name: ids for name, (_o, ids) in asked.items()}
         assert "(tee)" in words(told, teed, "external_pipe") and "SIGPIPE" in words(told, teed, "external_pipe")
         assert told.processes[teed.pid]["ready"] == {"suspend": True, "dump": False, "migrate": False}
 
@@ -175,8 +174,8 @@ def test_a_worker_of_gunicorn_is_not_parked_and_a_terminal_is_told(services: Lab
         lab.host.put("/usr/local/bin/gunicorn", '#!/bin/sh\n"$@" &\nwait\n', "755")
         worker = script(lab, "worker", "gunicorn WORKLOAD")
         lab.host.run("rm", "-f", f"{WORK}/typed")
-        typed = f"script --quiet --command '{' '.join(workload('typed'))}' /dev/null"
-        lab.host.run("setsid", "-f", "sh", "-c", f"sleep 1000 | {typed} >/dev/null 2>&1")
+        typed = f'script --quiet --command "{" ".join(workload("typed"))}" /dev/null'
+        lab.host.sh(f"setsid -f sh -c 'sleep 1000 | {typed}' </dev/null >/dev/null 2>&1")
         by_hand = job_of(lab, "typed")
         told, refused = lab.play(preflight(worker, by_hand), cuda("checkpointed", [worker.pid]))
         assert of(told.ok(), worker, "blocking") == {"park_unsafe_parent"}

@@ -94,6 +94,9 @@ def probe(library: str = LIBRARY, seconds: float = PROBE_SECONDS) -> Probe:
     child = os.fork()
     if child == 0:
         try:
+            null = os.open(os.devnull, os.O_RDWR)
+            for number in (0, 1, 2):
+                os.dup2(null, number)
             os.write(writer, json.dumps(asdict(_look(library))).encode())
         finally:
             os._exit(0)

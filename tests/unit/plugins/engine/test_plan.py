@@ -24,7 +24,6 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._plan import (
     Memory,
     NoPathError,
     View,
-    is_away,
     look,
     steps,
     watchdog_seconds,
@@ -81,10 +80,12 @@ def test_nothing_to_do_where_it_is_already(goal: str) -> None:
     assert steps(View(goal, stopped, guarded=True), goal, park=True, guard=True) == ()
 
 
-def test_a_lost_guard_is_the_only_step() -> None:
-    view = View("checkpointed", "us", guarded=False)
+@pytest.mark.parametrize("stopped", ["us", "other"])
+def test_a_lost_guard_is_the_only_step(stopped: str) -> None:
+    view = View("checkpointed", stopped, guarded=False)
     assert steps(view, "checkpointed", park=True, guard=True) == ("guard",)
     assert steps(view, "checkpointed", park=True, guard=False) == ()
+    assert steps(replace(view, guarded=True), "checkpointed", park=True, guard=True) == ()
 
 
 def test_a_process_whose_state_is_only_known_when_held_is_probed_first() -> None:
@@ -97,18 +98,13 @@ def test_no_path_from_a_state_that_is_none(state: str) -> None:
         steps(View(state), "running", True, True)
 
 
-def test_away_and_towards() -> None:
-    assert is_away(View("running"), "locked") and is_away(View("locked"), "checkpointed")
-    assert not is_away(View("checkpointed"), "locked") and not is_away(View("running"), "running")
-
-
 def evidence(**changed: bool) -> Evidence:
-    values = {"stopped": False, "frozen": False, "looks_suspended": False, "holds_devices": True, **changed}
-    return Evidence(**values)
+    usual = Evidence(stopped=False, frozen=False, frozen_by_us=False, looks_suspended=False, holds_devices=True)
+    return replace(usual, **changed)
 
 
 def memory(**changed: object) -> Memory:
-    usual = Memory(status="suspended", step="park", worker_alive=False, park=True, guard="holder", stopped_by="us")
+    usual = Memory(status="suspended", step="park", worker_alive=False, park=True, stopped_by="us")
     return replace(usual, **changed)  # type: ignore[arg-type]  # a shorthand for the fields that matter
 
 
@@ -126,22 +122,31 @@ SUSPENDED = {"looks_suspended": True, "holds_devices": False}
         (evidence(stopped=True, **SUSPENDED), None, UNOWNED),
         (evidence(stopped=True, **SUSPENDED), memory(), PARKED),
         (evidence(stopped=True, **SUSPENDED), memory(worker_alive=True), PARKED),
+        (evidence(stopped=True, **SUSPENDED), memory(stopped_by="other"), PARKED),
         (evidence(**SUSPENDED), memory(), RUNAWAY),
-        (evidence(**SUSPENDED), memory(park=False), ASK),
+        (evidence(**SUSPENDED), memory(park=False, stopped_by=""), ASK),
+        # Suspended without parking, and stopped by somebody else since.
+        (evidence(stopped=True, **SUSPENDED), memory(park=False, stopped_by=""), STOPPED),
         (evidence(stopped=True, **SUSPENDED), memory(status="failed", step="restore"), PARKED),
-        (evidence(stopped=True), memory(status="active", step="checkpoint"), INTERRUPTED),
+        (evidence(stopped=True), memory(status="failed", step="restore"), INTERRUPTED),
+        (evidence(stopped=True), memory(status="active", step="checkpoint", stopped_by=""), INTERRUPTED),
         (evidence(stopped=True, **SUSPENDED), memory(status="active", step="restore"), INTERRUPTED),
-        (evidence(stopped=True), memory(status="suspended"), INTERRUPTED),
+        # Resumed by hand, and stopped by somebody else since.
+        (evidence(stopped=True), memory(status="suspended"), STOPPED),
         (evidence(stopped=True), memory(status="active", step="unlock"), LOOSE),
         (evidence(stopped=True), memory(status="active", step="continue"), LOOSE),
         (evidence(stopped=True), memory(status="unknown", step="settle"), LOOSE),
         (evidence(stopped=True, **SUSPENDED), memory(status="active", step="settle"), INTERRUPTED),
         (evidence(stopped=True), memory(status="active", step="unlock", stopped_by="other"), STOPPED),
-        (evidence(), memory(status="active", step="lock"), ASK),
-        (evidence(stopped=True), memory(status="active", step="checkpoint", stopped_by="other"), STOPPED),
+        # Without its GPU memory it is never continued, whoever had stopped it before.
+        (evidence(stopped=True, **SUSPENDED), memory(status="active", step="settle", stopped_by="other"), INTERRUPTED),
+        (evidence(stopped=True), memory(status="active", step="restore", stopped_by="other"), INTERRUPTED),
+        (evidence(), memory(status="active", step="lock", stopped_by=""), ASK),
+        # Its worker died before it stopped anything: whoever did, it was not us.
+        (evidence(stopped=True), memory(status="active", step="lock", stopped_by=""), STOPPED),
         (evidence(), memory(status="active", step="checkpoint", worker_alive=True), BUSY),
         (evidence(stopped=True), memory(status="done", step="unlock"), STOPPED),
-        (evidence(frozen=True, **SUSPENDED), memory(guard="cgroup"), PARKED),
+        (evidence(frozen=True, frozen_by_us=True, **SUSPENDED), memory(), PARKED),
         (evidence(frozen=True, **SUSPENDED), memory(), FROZEN),
     ],
 )
@@ -150,18 +155,17 @@ def test_how_a_process_may_be_looked_at(seen: Evidence, known: Optional[Memory],
 
 
 def test_a_stopped_or_frozen_process_is_never_asked_unheld() -> None:
-    for stopped, frozen, looks, holds in itertools.product([True, False], repeat=4):
-        if not stopped and not frozen:
+    for stopped, frozen, by_us, looks, holds in itertools.product([True, False], repeat=5):
+        if (not stopped and not frozen) or (by_us and not frozen):
             continue
-        seen = Evidence(stopped, frozen, looks, holds)
+        seen = Evidence(stopped, frozen, by_us, looks, holds)
         known = [None] + [
-            memory(status=status, step=step, worker_alive=alive, park=park, guard=guard, stopped_by=by)
+            memory(status=status, step=step, worker_alive=alive, park=park, stopped_by=by)
             for status in ("active", "suspended", "done", "failed", "undone", "unknown")
             for step in ("lock", "stop", "checkpoint", "restore", "unlock", "continue")
             for alive in (True, False)
             for park in (True, False)
-            for guard in ("holder", "cgroup", "none")
-            for by in ("us", "other")
+            for by in ("us", "other", "")
         ]
         for one in known:
             assert look(seen, one) != ASK, (seen, one)

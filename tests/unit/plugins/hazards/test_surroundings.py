@@ -38,11 +38,11 @@ MIB = 1 << 20
 
 def around(taken: Recording, **fields: Any) -> Recording:
     """Every target with other surroundings than were recorded; `ties` as a dict of fields."""
-    ties = fields.pop("ties", None)
+    ties = fields.pop("ties", {})
     seen = []
     for one in taken.snapshot.around or ():
         assert one.ties is not None
-        seen.append(replace(one, **fields, **({} if ties is None else {"ties": replace(one.ties, **ties)})))
+        seen.append(replace(one, ties=replace(one.ties, **ties), **fields))
     return replace(taken, snapshot=replace(taken.snapshot, around=tuple(seen)))
 
 
