@@ -72,6 +72,7 @@ class PaperHost:
         self.free_bytes = free_bytes
         self.commands: List[Tuple[int, str]] = []
         self.left: List[int] = []
+        self.timeouts_ms: List[int] = []
         self.serving = 0
         self._lock = threading.Lock()
 
@@ -205,6 +206,7 @@ class PaperHost:
 
     def _obey(self, job: Job, command: Command) -> Outcome:
         if command.do == "lock":
+            self.timeouts_ms.append(command.timeout_ms)
             job.state = "locked"
         elif command.do == "suspend":
             job.state, job.stopped = "checkpointed", "us"

@@ -110,6 +110,33 @@ def test_a_failed_way_back_is_named(host: PaperHost) -> None:
     assert report(engine)["processes"][0]["after"] == "checkpointed"
 
 
+def test_the_way_back_needs_room_too(host: PaperHost) -> None:
+    """Somebody else has taken the memory meanwhile: a restore without room would lose the process."""
+    host.free_bytes = 0
+    host.fail(FOURTH, "suspend", NOT_SUPPORTED)
+    engine = host.engine("checkpointed", parallel=1)
+    with pytest.raises(Failed) as failed:
+        engine.run()
+    assert "resume" not in [do for _pid, do in host.commands]
+    assert host.states() == ["checkpointed"] * 3 + ["running"] * 5
+    assert "Not taken back: PID" in str(failed.value) and "make room on that GPU" in str(failed.value)
+    assert [one["parked"] for one in report(engine)["processes"]] == [True] * 3 + [False] * 5
+
+
+def test_a_resume_that_ended_half_way_is_no_success(host: PaperHost) -> None:
+    host.engine("checkpointed").run()
+    half_way = Outcome(ok=True, state="locked")
+    host.fail(FOURTH, "resume", half_way)
+    host.engine("running").run()
+    assert host.jobs[FOURTH].log[-2:] == ["resume", "unlock"]
+    assert host.states() == ["running"] * 8
+
+
+def test_a_lock_is_never_without_a_timeout(host: PaperHost) -> None:
+    host.engine("locked", lock_timeout=0.0001).run()
+    assert host.timeouts_ms == [1] * 8, "0 would wait for ever"
+
+
 def test_towards_running_seven_run_and_the_eighth_is_named(host: PaperHost) -> None:
     host.engine("checkpointed").run()
     host.fail(FOURTH, "resume", NO_ROOM)

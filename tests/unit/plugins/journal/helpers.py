@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Optional
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._huge_pages import Knob
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal, Operation
@@ -30,7 +31,14 @@ def me() -> Identity:
     return found
 
 
-def begin(journal: Journal, pid: int = 12, run_id: str = "run", step: str = "lock", boot_id: str = BOOT) -> Operation:
+def begin(
+    journal: Journal,
+    pid: int = 12,
+    run_id: str = "run",
+    step: str = "lock",
+    boot_id: str = BOOT,
+    after: Optional[int] = None,
+) -> Operation:
     return journal.begin(
         run_id=run_id,
         identity=identity(pid, boot_id=boot_id),
@@ -44,6 +52,7 @@ def begin(journal: Journal, pid: int = 12, run_id: str = "run", step: str = "loc
         guard="holder",
         backend="libcuda",
         device_bytes={"GPU-a": 5, "GPU-b": 7},
+        after=after,
     )
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _journal
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal, StepRecord, open_journal
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_errors import JournalError
 from tests.unit.plugins.journal.helpers import BOOT, begin, identity
 
 
@@ -43,6 +44,17 @@ def test_an_operation_comes_back_as_it_was_begun(journal: Journal) -> None:
     assert journal.get(operation.id) == operation == journal.latest(identity(12))
     with open_journal(journal.path, create=False) as reader:
         assert reader.latest(identity(12)) == operation
+
+
+def test_two_runs_do_not_drive_one_process(journal: Journal) -> None:
+    first = begin(journal, run_id="first", after=0)
+    with pytest.raises(JournalError) as caught:
+        begin(journal, run_id="second", after=0)
+    assert "run first has taken over PID 12" in str(caught.value)
+    assert journal.latest(identity(12)) == first, "nothing was written"
+    second = begin(journal, run_id="second", after=first.id)
+    assert journal.latest(identity(12)) == second
+    begin(journal, pid=13, after=0)
 
 
 def test_every_field_that_can_change_does(journal: Journal) -> None:
