@@ -45,6 +45,9 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._survey import
 QUERY_SECONDS = 60.0
 BUSY_SECONDS = 600.0
 BUSY_POLL_SECONDS = 0.2
+ATTEMPTS = 3
+# What the kernel takes to stop the threads of a process again whose worker has died.
+REVIVE_SECONDS = 0.05
 # How to find out about a process whose worker died.
 REVIVALS = {
     _plan.ASK: "state",
@@ -363,6 +366,7 @@ class Engine:
         alone: it is at work.
         """
         commands: Dict[int, Command] = {}
+        time.sleep(REVIVE_SECONDS)
         for subject in subjects:
             failure = subject.failure
             if failure is None or failure.late or not (failure.lost_worker or subject.state == "unknown"):
@@ -385,10 +389,12 @@ class Engine:
                 subject.state, subject.stopped = outcome.state, outcome.stopped
 
     def _towards(self, subjects: Sequence[Subject]) -> None:
-        """Each for itself; what failed and can be tried again is, once."""
+        """Each for itself; what failed and can be tried again is."""
         left = self._try_towards(subjects)
-        again = [subject for subject in left if _may_be_retried(subject)]
-        if again:
+        for _attempt in range(ATTEMPTS - 1):
+            again = [subject for subject in left if _may_be_retried(subject)]
+            if not again:
+                break
             self._revive(again)
             left = [subject for subject in left if subject not in again] + self._try_towards(again)
         self._keep_guards(subjects)
@@ -408,7 +414,7 @@ class Engine:
                 subject.failure = None
             elif "unlock" in subject.plan and subject.state == "locked":
                 commands[subject.pid] = Command("unlock")
-            elif "continue" in subject.plan:
+            elif "continue" in subject.plan and subject.state in ("running", "locked"):
                 commands[subject.pid] = Command("go_on")
             elif set(subject.plan) & {"park", "guard"}:
                 commands[subject.pid] = Command("adopt")

@@ -75,7 +75,7 @@ class NoPathError(Exception):
 _RESTORED = frozenset(("unlock", "settle", "continue"))
 
 # Steps in which a worker has the process stopped, or may have.
-_STOPPING = frozenset(
+STOPPING = frozenset(
     ("stop", "seize", "mask", "checkpoint", "settle", "park", "guard", "restore", "unlock", "continue")
 )
 
@@ -99,7 +99,7 @@ def look(evidence: Evidence, memory: Optional[Memory]) -> str:
 def _look_at_stopped(evidence: Evidence, memory: Memory) -> str:
     suspended = evidence.looks_suspended or not evidence.holds_devices
     if memory.status in ("active", "unknown"):
-        if memory.step not in _STOPPING:
+        if memory.step not in STOPPING:
             # Its worker died before it stopped anything: somebody else has.
             return UNOWNED if evidence.looks_suspended else STOPPED
         if not suspended and memory.step in _RESTORED:

@@ -26,7 +26,10 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._targets impor
 
 OURS = frozenset((_plan.PARKED, _plan.INTERRUPTED, _plan.LOOSE, _plan.RUNAWAY, _plan.BUSY))
 
-STALE_ATTEMPTS = 5
+STALE_ATTEMPTS = 20
+SETTLE_SECONDS = 0.02
+# After the death of a worker, the kernel puts the threads of its process back into their stop one by one.
+STOPPING_SECONDS = 1.0
 
 
 class Survey:
@@ -79,13 +82,15 @@ class Survey:
 
     def _subjects(self, pids: Sequence[int], began: float) -> List[Subject]:
         """The journal is read after the processes. Where a worker has written to it since, what was read of its process
-        is from before, and is read again: the two together would tell of a state that never was."""
+        is from before, and is read again: the two together would tell of a state that never was. So is a process
+        whose worker has died in the middle of it a moment ago."""
         for _attempt in range(STALE_ATTEMPTS):
             if self.snapshot is None:
                 break
             subjects = [self.subject(self.snapshot, pid) for pid in pids]
-            if all(one.operation is None or one.operation.updated < began for one in subjects):
+            if all(_is_settled(one, began) for one in subjects):
                 return subjects
+            time.sleep(SETTLE_SECONDS)
             began = time.time()
             self.snapshot = self._read(pids)
             pids = [pid for pid in pids if self.snapshot.process(pid) is not None]
@@ -102,7 +107,8 @@ class Survey:
         memory = None if operation is None else _memory(operation)
         guarded = memory is not None and memory.worker_alive
         evidence = _plan.Evidence(
-            stopped=process.state in ("T", "t"),
+            # One thread is enough: a stop is of all, and on its way where the others still move.
+            stopped=any(state in ("T", "t") for state in (process.state, *(one.state for one in process.threads))),
             frozen=bool(process.frozen),
             frozen_by_us=bool(process.frozen) and is_frozen(process.identity),
             looks_suspended=bool(process.looks_suspended),
@@ -167,6 +173,17 @@ def _is_traced_by_others(subject: Subject) -> bool:
     tracer = subject.process.tracer_pid
     worker = subject.operation.worker if subject.operation is not None else None
     return subject.kind in OURS and tracer != 0 and (worker is None or worker.pid != tracer)
+
+
+def _is_settled(subject: Subject, began: float) -> bool:
+    """Nobody has written about it since it was read, and no stop is on its way."""
+    operation = subject.operation
+    if operation is None:
+        return True
+    stopping = (
+        subject.kind == _plan.ASK and operation.status in ("active", "unknown") and operation.step in _plan.STOPPING
+    )
+    return operation.updated < began and not (stopping and time.time() - operation.updated < STOPPING_SECONDS)
 
 
 def _memory(operation: Operation) -> _plan.Memory:

@@ -536,9 +536,16 @@ class Worker:
             return reply, self._ask(self._backend.state(self._pid), drop=False).state or "unknown"
 
     def _let_run(self) -> None:
-        """End the hold of a process that has its GPU memory."""
+        """End the hold of a process that has its GPU memory. One that has not is never let run, whoever asks for it."""
         if self._hold is None:
             return
+        if self._is_suspended_by_evidence():
+            raise HoldError(
+                f"PID {self._pid}",
+                "it was to be continued, but it holds no device: its GPU memory is away",
+                "Without it, its threads would die of what they read.",
+                "Run the task again: it is restored first.",
+            )
         self._step("continue")
         self._notes.extend(waiting_words(name) for name in self._hold.pending())
         self._let_go(run=self._stopped != "other")

@@ -85,7 +85,7 @@ def test_one_of_eight_does_not_come_back(lab: Lab) -> None:
     )
     suspended.ok(changed=True)
     assert resumed.failed and resumed.changed
-    resumed.says(f"PID {importer.pid}", "restore", "SIGKILL", "CRIU")
+    resumed.says(f"PID {importer.pid}", "restore", "SIGKILL", "image")
     assert not any(f"PID {job.pid}" in resumed.msg for job in (*others, exporter))
     after = {pid: process["after"] for pid, process in resumed.processes.items()}
     assert after == {**dict.fromkeys(pids, "running"), importer.pid: "checkpointed"}

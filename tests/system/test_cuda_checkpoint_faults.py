@@ -128,7 +128,7 @@ def told(results: dict[str, Result], faults: list[Fault]) -> str:
     )
 
 
-@pytest.mark.parametrize("victim", ["worker", "module", "session"])
+@pytest.mark.parametrize("victim", ["worker", "session"])
 def test_killed_while_it_suspends(every: list[Lab], victim: str) -> None:
     jobs = start(every)
     plan(every, SUSPEND, victim)
@@ -143,7 +143,7 @@ def test_killed_while_it_suspends(every: list[Lab], victim: str) -> None:
     assert all(result.ok(changed=True).each("after") == ["running"] for result in resumed.values())
 
 
-@pytest.mark.parametrize("victim", ["worker", "module", "session"])
+@pytest.mark.parametrize("victim", ["worker", "module"])
 def test_killed_while_it_suspends_and_brought_back_at_once(every: list[Lab], victim: str) -> None:
     """The next run goes the other way."""
     jobs = start(every)

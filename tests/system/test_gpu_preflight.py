@@ -30,11 +30,13 @@ def preflight(pids: object = None, **options: Any) -> Task:
     return {"name": "preflight", "gpufleet.checkpoint.gpu_preflight": arguments, "ignore_errors": True}
 
 
-def ids(result: Result, pid: int | None = None, severity: str = "") -> set[str]:
+def ids(result: Result, pid: int | None = None, severity: str = "", capability: str = "") -> set[str]:
     return {
         one["id"]
         for one in result.data["findings"]
-        if one["pid"] == pid and (not severity or one["severity"] == severity)
+        if one["pid"] == pid
+        and (not severity or one["severity"] == severity)
+        and (not capability or capability in one["capabilities"])
     }
 
 
@@ -118,7 +120,8 @@ def test_the_module_says_beforehand_what_cuda_checkpoint_refuses(lab: Lab) -> No
     lab.host.run("kill", "-CONT", str(stopped.pid))
     together.ok(changed=False)
     for number, (pid, hazard) in enumerate(expected.items()):
-        assert ids(together, pid, "blocking") == ({hazard} if hazard else set()), together.data["findings"]
+        found = ids(together, pid, "blocking", "suspend")
+        assert found == ({hazard} if hazard else set()), together.data["findings"]
         assert together.processes[pid]["ready"]["suspend"] is not bool(hazard)
         said, met = alone[2 * number], alone[2 * number + 1]
         assert said.failed is met.failed is bool(hazard), (said, met)

@@ -137,8 +137,10 @@ class Namespace:
             os.mknod(f"/proc/{self.pid}/root/dev/{node}", stat.S_IFCHR | 0o666, os.makedev(1, minor))
         run = Path(f"/proc/{self.pid}/root/run/gpusim")
         if host:
-            (run / "vram").mkdir(parents=True)
-            (run / "vram/.ledger").touch()
+            memory = Path(f"/proc/{self.pid}/root/dev/gpusim")
+            memory.mkdir()
+            (memory / ".ledger").touch()
+            run.mkdir(parents=True)
             (run / "host").write_text(host, encoding="utf-8")
 
     def end(self) -> None:

@@ -150,6 +150,7 @@ def test_a_process_with_known_surroundings(tmp_path: Path) -> None:
         child = subprocess.Popen(
             [sys.executable, "-S", "-c", CHILD], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, pass_fds=kept
         )
+        found = Ties(())
         try:
             assert child.stdout is not None and child.stdout.readline() == b"ready\n"
             theirs.close()

@@ -124,3 +124,16 @@ def test_unix_peers_and_their_names() -> None:
     unknown = _peers.find_peers([_peers.Holder(100, "client", (1,), table("1"))])
     assert unknown[100].unix is None and unknown[100].unix_names is None
     assert _peers.find_peers([_peers.Holder(100, "client", (1,), None)])[100] == _peers.UNKNOWN
+
+
+def test_a_namespace_that_may_not_be_named_is_read_once_for_all_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an ordinary user meets it for every process of somebody else."""
+    reads: list[str] = []
+    read = _sockets._text
+    monkeypatch.setattr(_sockets, "namespace_of", lambda directory: "")
+    monkeypatch.setattr(_sockets, "_text", lambda path: reads.append(path) or read(path))
+    tables = _sockets.SocketTables()
+    first, second = tables.of(f"/proc/{os.getpid()}"), tables.of(f"/proc/{os.getppid()}")
+    assert first is second is not None
+    assert len(reads) == len(set(reads)) == 3
+    assert tables.of("/proc/self/nothing") is None

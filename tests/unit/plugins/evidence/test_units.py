@@ -82,5 +82,5 @@ def test_without_systemd_and_without_units_nobody_is_asked() -> None:
 
 
 def test_an_answer_that_is_cut_short_leaves_the_rest_unknown() -> None:
-    found = read_units(["a.service", "c.service"], lambda argv: Said(0, SHOWN.split("\n\n")[0]), booted=True)
+    found = read_units(["a.service", "c.service"], lambda argv: Said(0, SHOWN.partition("\n\n")[0]), booted=True)
     assert found[0].watchdog == 90 and found[1].problem == "systemctl does not tell it"
