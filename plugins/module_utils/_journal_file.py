@@ -146,9 +146,7 @@ class JournalFile:
 
     def _sqlite(self, mode: str) -> sqlite3.Connection:
         quoted = self.path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-        connection = sqlite3.connect(
-            f"file:{quoted}?mode={mode}", uri=True, timeout=0, isolation_level=None
-        )
+        connection = sqlite3.connect(f"file:{quoted}?mode={mode}", uri=True, timeout=0, isolation_level=None)
         connection.row_factory = sqlite3.Row
         return connection
 

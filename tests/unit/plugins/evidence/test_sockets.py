@@ -130,8 +130,13 @@ def test_a_namespace_that_may_not_be_named_is_read_once_for_all_in_it(monkeypatc
     """As an ordinary user meets it for every process of somebody else."""
     reads: list[str] = []
     read = _sockets._text
+
+    def counted(path: str) -> str | None:
+        reads.append(path)
+        return read(path)
+
     monkeypatch.setattr(_sockets, "namespace_of", lambda directory: "")
-    monkeypatch.setattr(_sockets, "_text", lambda path: reads.append(path) or read(path))
+    monkeypatch.setattr(_sockets, "_text", counted)
     tables = _sockets.SocketTables()
     first, second = tables.of(f"/proc/{os.getpid()}"), tables.of(f"/proc/{os.getppid()}")
     assert first is second is not None
