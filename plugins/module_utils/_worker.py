@@ -18,7 +18,7 @@ import signal
 import socket
 import time
 import traceback
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
@@ -704,7 +704,10 @@ class Worker:
         if self._state != "checkpointed" or self._job.guard == "none":
             self._let_go(run=False)
             return
-        self._freeze()
+        if self._job.guard == "cgroup":
+            with suppress(HoldError):
+                # Thawed by a resume that failed. What can't be frozen again is guarded all the same.
+                freezer.freeze(self._job.identity)
         self._journal.close()
         if guard(self._hold) == ENDED and self._operation is not None:
             self._journal.finish(self._operation.id, "failed", "the process ended while it was parked", {})
