@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import os
+import random
 import socket
 import time
 from dataclasses import replace
@@ -46,6 +47,7 @@ QUERY_SECONDS = 60.0
 BUSY_SECONDS = 600.0
 BUSY_POLL_SECONDS = 0.2
 ATTEMPTS = 3
+TURNS = 8
 # What the kernel takes to stop the threads of a process again whose worker has died.
 REVIVE_SECONDS = 0.05
 # How to find out about a process whose worker died.
@@ -109,7 +111,7 @@ class Engine:
     def run(self) -> None:
         """Raises ArgumentError, DeviceMapError, Refused, Failed."""
         try:
-            self._run()
+            self._run_in_turn()
         except (ArgumentError, _device_map.DeviceMapError, Refused, Failed):
             self._leave()
             raise
@@ -117,6 +119,25 @@ class Engine:
             self._pool.abandon()
             raise
         self._leave()
+
+    def _run_in_turn(self) -> None:
+        """Two runs over the same processes exclude each other one process at a time: whoever comes second lets go of
+        what it has, waits for the first, and begins anew with what that one has made of them.
+        """
+        for _turn in range(TURNS):
+            try:
+                return self._run()
+            except Failed:
+                failures = [one.failure for one in self.subjects if one.failure is not None]
+                if not failures or not all(failure.busy for failure in failures):
+                    raise
+                if any(one.undo_failure is not None for one in self.subjects):
+                    raise
+            self._leave()
+            self.findings.clear()
+            self.decided = False
+            time.sleep(random.uniform(0.2, 1.0))
+        self._run()
 
     def _run(self) -> None:
         if not self._options.check:
@@ -185,7 +206,8 @@ class Engine:
 
     def _told(self, subject: Subject, command: Command, outcome: Outcome) -> None:
         if outcome.ok:
-            subject.saw(_plan.View(outcome.state, "other" if subject.kind == _plan.STOPPED else outcome.stopped))
+            stopped = "other" if subject.kind == _plan.STOPPED else outcome.stopped
+            subject.saw(_plan.View(outcome.state, stopped, guarded=subject.guarded))
             if command.do == "probe" and subject.operation is None:
                 subject.notes.append("it was suspended and stopped by somebody else; taken over")
             elif command.do in ("probe", "go_on") and subject.operation is not None:
@@ -347,6 +369,8 @@ class Engine:
         commands: Dict[int, Command] = {}
         suspended: List[Subject] = []
         for subject in subjects:
+            if subject.failure is not None and subject.failure.busy:
+                continue  # what it is now is the other run's doing
             if subject.state == "checkpointed" and subject.view.state != "checkpointed":
                 suspended.append(subject)
             elif subject.state == "locked" and subject.view.state == "running":
@@ -369,7 +393,12 @@ class Engine:
         time.sleep(REVIVE_SECONDS)
         for subject in subjects:
             failure = subject.failure
-            if failure is None or failure.late or not (failure.lost_worker or subject.state == "unknown"):
+            if (
+                failure is None
+                or failure.late
+                or failure.busy
+                or not (failure.lost_worker or subject.state == "unknown")
+            ):
                 continue
             try:
                 again = self._survey.again(subject.pid)

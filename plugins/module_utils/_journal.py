@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
 
-from ._journal_errors import JournalError
+from ._journal_errors import TakenOverError
 from ._journal_file import BUSY_SECONDS, JournalFile
 from ._journal_reservations import Reservations, Shortage
 from ._process import Identity, is_alive
@@ -131,7 +131,7 @@ class Journal:
         """A new operation, "active", about to make its first step.
 
         after: the id of the operation that its maker knows as the last one of this process, 0 for none. Raises
-        JournalError where another one has begun since: two runs must not drive one process.
+        TakenOverError where another one has begun since: two runs must not drive one process.
         """
         now = self._clock()
         operation = Operation(
@@ -303,7 +303,7 @@ def _check_last(connection: sqlite3.Connection, subject: str, identity: Identity
         (identity.boot_id, identity.pid, identity.start_ticks),
     ).fetchone()
     if (row["id"] if row is not None else 0) != after:
-        raise JournalError(
+        raise TakenOverError(
             subject,
             f"run {row['run_id'] if row is not None else '?'} has taken over PID {identity.pid} in the meantime",
             "Two runs must not drive one process.",

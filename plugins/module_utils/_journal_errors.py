@@ -32,3 +32,7 @@ class SqliteMissing(JournalError):
             "Install the package that has it, or name another Python in ansible_python_interpreter.",
         )
         self.trace = trace
+
+
+class TakenOverError(JournalError):
+    """Another run has begun to drive the process since it was looked at."""

@@ -43,6 +43,7 @@ class Outcome:
     ok: the state that was wanted has been read. state: the CUDA state that was read, "unknown", or "gone".
     stopped: "" | "us" | "other". step: where it failed. code: CUresult. seconds: by step. notes: what an operator
     should know though it went well. huge_pages: what was done with that setting.
+    busy: another run drives the process; nothing was done to it.
     """
 
     ok: bool
@@ -55,6 +56,7 @@ class Outcome:
     seconds: Dict[str, float] = field(default_factory=dict)
     notes: Tuple[str, ...] = ()
     huge_pages: str = ""
+    busy: bool = False
     lost_worker: bool = False
     late: bool = False
 

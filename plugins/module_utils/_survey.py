@@ -121,6 +121,8 @@ class Survey:
         subject.device_bytes = _device_bytes(snapshot.gpus, operation, pid)
         if kind in OURS and process.state in ("T", "t"):
             subject.notes.extend(waiting_words(name) for name in pending(pid))
+        # One whose restore failed has to be asked, and is guarded all the same.
+        subject.guarded = kind == _plan.INTERRUPTED and guarded
         if kind == _plan.PARKED and operation is not None:
             subject.saw(_plan.View("checkpointed", operation.stopped_by or "us", guarded))
             subject.guard = operation.guard if guarded else "none"

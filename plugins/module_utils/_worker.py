@@ -33,7 +33,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.hold imp
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.process import Handle
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._huge_pages import HugePages
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal, Operation, open_journal
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_errors import JournalError
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_errors import JournalError, TakenOverError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._outcome import Command, Outcome, command_from
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import (
     Identity,
@@ -109,10 +109,6 @@ class _Clock:
         if self._name:
             self.seconds[self._name] = round(self.seconds.get(self._name, 0.0) + now - self._since, 6)
         self._name, self._since = name, now
-
-
-class _TakenOverError(Exception):
-    """Another run drives the process now."""
 
 
 class _GoneError(Exception):
@@ -231,8 +227,9 @@ class Worker:
             outcome = actions[command.do](command)
         except _GoneError:
             outcome = self._gone(command)
-        except _TakenOverError as error:
-            return replace(self._not_held(command, str(error), "Look at it with cuda_checkpoint_info."), stopped="")
+        except TakenOverError as error:
+            words = f"{error.evidence}. {error.reason}"
+            return replace(self._not_held(command, words, error.remedy), stopped="", busy=True)
         except HoldError as error:
             outcome = self._not_held(command, f"{error.subject}: {error.evidence}. {error.reason}", error.remedy)
         except JournalError as error:
@@ -334,6 +331,8 @@ class Worker:
         self._clock.step(name)
         try:
             self._write_step(name)
+        except TakenOverError:
+            raise
         except JournalError as error:
             if not self._committed:
                 raise
@@ -372,7 +371,12 @@ class Worker:
         last = self._journal.latest(self._job.identity)
         if last is not None and last.id != self._operation.id:
             self._hold = None
-            raise _TakenOverError(f"run {last.run_id} has taken it over in the meantime")
+            raise TakenOverError(
+                self._journal.path,
+                f"run {last.run_id} has taken it over in the meantime",
+                "Two runs must not drive one process.",
+                "Wait for that run, and run the task again.",
+            )
 
     def _fields(self, **changed: object) -> None:
         """What a later run needs to know or to undo, durable before the next step."""

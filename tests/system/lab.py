@@ -184,6 +184,8 @@ class Lab:
             # What is left must not fail the next test as well.
             self.host.sh("pkill -9 -x gpufleet-hold; true")
             self.end(*self.jobs)
+        if problems:
+            self.before = self.ask("leftovers")
         assert not problems, "\n".join(problems)
 
 
