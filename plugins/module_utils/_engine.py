@@ -124,20 +124,28 @@ class Engine:
         """Two runs over the same processes exclude each other one process at a time: whoever comes second lets go of
         what it has, waits for the first, and begins anew with what that one has made of them.
         """
-        for _turn in range(TURNS):
-            try:
-                return self._run()
-            except Failed:
-                failures = [one.failure for one in self.subjects if one.failure is not None]
-                if not failures or not all(failure.busy for failure in failures):
-                    raise
-                if any(one.undo_failure is not None for one in self.subjects):
-                    raise
-            self._leave()
-            self.findings.clear()
-            self.decided = False
-            time.sleep(random.uniform(0.2, 1.0))
-        self._run()
+        earlier: List[Subject] = []
+        try:
+            for _turn in range(TURNS):
+                try:
+                    return self._run()
+                except Failed:
+                    failures = [one.failure for one in self.subjects if one.failure is not None]
+                    if not failures or not all(failure.busy for failure in failures):
+                        raise
+                    if any(one.undo_failure is not None for one in self.subjects):
+                        raise
+                self._leave()
+                earlier = self.subjects + earlier
+                self.findings.clear()
+                self.decided = False
+                time.sleep(random.uniform(0.2, 1.0))
+            self._run()
+        finally:
+            for one in earlier:
+                for subject in self.subjects:
+                    if subject is not one:
+                        subject.carries_on(one)
 
     def _run(self) -> None:
         if not self._options.check:

@@ -74,9 +74,21 @@ class Subject:
         self.stopped = view.stopped
         self.guarded = view.guarded
 
-    def came_to(self, outcome: Outcome) -> None:
-        """What a command of the run itself came to."""
+    def carries_on(self, earlier: Subject) -> None:
+        """What an earlier turn of the same run has done to the process is this run's doing, too."""
+        if earlier.process.identity != self.process.identity or not earlier.changed:
+            return
+        self.view = earlier.view
+        self.mended = self.mended or earlier.mended
         self.touched = True
+        for step, seconds in earlier.seconds.items():
+            self.seconds[step] = round(self.seconds.get(step, 0.0) + seconds, 6)
+        self.plan = earlier.plan + tuple(step for step in self.plan if step not in earlier.plan)
+        self.notes[:0] = [note for note in earlier.notes if note not in self.notes]
+
+    def came_to(self, outcome: Outcome) -> None:
+        """What a command of the run itself came to. Where another run drives the process, this one did nothing."""
+        self.touched = self.touched or not outcome.busy
         self._took(outcome)
         self.failure = None if outcome.ok else outcome
 

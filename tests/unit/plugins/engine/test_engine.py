@@ -31,6 +31,7 @@ NOT_READY = Outcome(ok=False, state="running", step="lock", code=600, text="devi
 NOT_SUPPORTED = Outcome(ok=False, state="locked", step="checkpoint", code=801, text="operation not supported")
 NO_ROOM = Outcome(ok=False, state="checkpointed", stopped="us", step="restore", code=2, text="out of memory")
 DIED = Outcome(ok=False, state="unknown", lost_worker=True)
+BUSY = Outcome(ok=False, state="checkpointed", stopped="us", step="restore", text="another run", busy=True)
 SILENT = Outcome(ok=False, state="unknown", late=True)
 
 
@@ -62,6 +63,18 @@ def test_nobody_is_checkpointed_before_everybody_is_locked(host: PaperHost) -> N
     host.engine("checkpointed", parallel=2).run()
     order = [do for _pid, do in host.commands if do in ("lock", "suspend")]
     assert order == ["lock"] * 8 + ["suspend"] * 8
+
+
+def test_what_was_done_before_a_run_had_to_wait_for_another_is_told(host: PaperHost) -> None:
+    host.engine("checkpointed").run()
+    host.fail(FOURTH, "resume", *[BUSY] * 3)
+    engine = host.engine("running")
+    engine.run()
+    processes = report(engine)["processes"]
+    assert [process["changed"] for process in processes] == [True] * 8
+    assert [process["before"] for process in processes] == ["checkpointed"] * 8
+    assert [process["seconds"] for process in processes] == [{"resume": 0.5}] * 8
+    assert [do for pid, do in host.commands if pid != FOURTH].count("resume") == 7
 
 
 @pytest.mark.parametrize("do,failure", [("lock", NOT_READY), ("suspend", NOT_SUPPORTED)])
