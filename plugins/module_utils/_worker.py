@@ -238,7 +238,7 @@ class Worker:
             # Whatever it was, it is told; the process stays as it is, stopped if it was held, and the next run asks.
             outcome = self._unexpected(command, error)
         try:
-            if command.do == "resume" and self._operation is not None:
+            if command.do == "resume":
                 self._journal.release(_self())
             self._record(command, outcome)
         except JournalError as error:

@@ -1,0 +1,84 @@
+# Copyright (c) 2026, gpufleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A worker that finds another run at its process."""
+
+import os
+import socket
+import subprocess
+from pathlib import Path
+
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.backend import Reply
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import open_journal
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._outcome import Command, outcome_from
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import is_alive, read_identity
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._worker import Job, Worker
+
+
+class Answered:
+    def poll(self) -> Reply:
+        return Reply(ok=True, code=0, text="", seconds=0.0, state="checkpointed")
+
+    def wait(self, seconds: float) -> Reply:
+        return self.poll()
+
+
+class Silent:
+    """Knows --toggle only, and is never to be asked for more than a state."""
+
+    name = "silent"
+    can_hold = False
+    can_lock = False
+
+    def state(self, pid: int) -> Answered:
+        return Answered()
+
+
+def test_one_that_another_run_has_taken_over_keeps_no_room_on_a_gpu(tmp_path: Path) -> None:
+    path = str(tmp_path / "journal" / "checkpoint.db")
+    with subprocess.Popen(["sleep", "60"]) as victim:
+        try:
+            identity, own = read_identity(victim.pid), read_identity(os.getpid())
+            assert identity is not None and own is not None
+            journal = open_journal(path)
+            journal.begin(
+                run_id="other",
+                identity=identity,
+                executable="/bin/sleep",
+                uid=0,
+                goal="running",
+                state_before="checkpointed",
+                step="restore",
+                worker=own,
+                park=True,
+                guard="holder",
+                stopped_by="us",
+                device_bytes={},
+                backend="silent",
+            )
+            assert journal.reserve([(own, {"GPU-1": 5})], lambda: {"GPU-1": 10}) == [None]
+            assert journal.reserved(is_alive) == {"GPU-1": 5}
+            ours, theirs = socket.socketpair()
+            with ours, theirs:
+                job = Job(
+                    identity=identity,
+                    run_id="mine",
+                    goal="running",
+                    executable="/bin/sleep",
+                    uid=0,
+                    stopped_by="us",
+                    device_bytes={},
+                    park=False,
+                    guard="none",
+                    huge_pages="keep",
+                    backend=Silent(),  # type: ignore[arg-type]  # one question is all that may be asked
+                    journal=path,
+                )
+                ours.sendall(Command("resume").line())
+                ours.shutdown(socket.SHUT_WR)  # then the module leaves
+                Worker(job, theirs).serve()
+                outcome = outcome_from(ours.recv(65536))
+            assert outcome.busy
+            assert journal.reserved(is_alive) == {}
+        finally:
+            victim.kill()
