@@ -229,6 +229,8 @@ class Worker:
             outcome = self._gone(command)
         except TakenOverError as error:
             words = f"{error.evidence}. {error.reason}"
+            with suppress(JournalError):
+                self._journal.release(_self())
             return replace(self._not_held(command, words, error.remedy), stopped="", busy=True)
         except HoldError as error:
             outcome = self._not_held(command, f"{error.subject}: {error.evidence}. {error.reason}", error.remedy)
