@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, Iterable, List, Map
 
 from ._journal_errors import TakenOverError
 from ._journal_file import BUSY_SECONDS, JournalFile
+from ._journal_images import ImageRow, Images
 from ._journal_reservations import Reservations, Shortage
 from ._process import Identity, is_alive
 
@@ -90,6 +91,7 @@ class Journal:
         self.file = file
         self._clock = clock
         self._reservations = Reservations(file)
+        self._images = Images(file, clock)
 
     @property
     def path(self) -> str:
@@ -286,6 +288,55 @@ class Journal:
     def drop_reservations(self, alive: Callable[[Identity], bool] = is_alive) -> None:
         """Those of owners that are gone. A journal that was opened for reading is left as it is."""
         self._reservations.drop(alive)
+
+    # Images
+
+    def begin_image(
+        self,
+        *,
+        lineage: str,
+        path: str,
+        run_id: str,
+        root: Identity,
+        leave: str,
+        worker: Optional[Identity],
+        status: str = "active",
+    ) -> ImageRow:
+        """A new row, of an image that is to be made, or with status "restoring" brought back. leave: "killed" or
+        "running". Raises ValueError for another leave or status."""
+        oldest = self._clock() - KEPT_SECONDS
+        return self._images.begin(lineage, path, run_id, root, leave, worker, oldest, status)
+
+    def image_step(
+        self,
+        image: int,
+        step: str,
+        status: Optional[str] = None,
+        stopped: Optional[Sequence[Identity]] = None,
+        message: Optional[str] = None,
+    ) -> None:
+        """About to make this step. None leaves a field as it is. Raises KeyError for an id that there is none of."""
+        self._images.change(image, step, status, stopped, message)
+
+    def finish_image(self, image: int, status: str, message: str = "") -> None:
+        """What became of it: nobody is at work on it any more. Raises KeyError for an id that there is none of."""
+        self._images.change(image, status=status, message=message, finished=True)
+
+    def image_latest(self, path: str) -> Optional[ImageRow]:
+        """The last row of the image at this path; None if this host never made nor restored one there."""
+        return self._images.latest(path)
+
+    def images_of(self, root: Identity) -> Tuple[ImageRow, ...]:
+        """Of the tree with this root, newest first."""
+        return self._images.of_root(root)
+
+    def images_of_lineage(self, lineage: str) -> Tuple[ImageRow, ...]:
+        """Of a process and its later lives, newest first."""
+        return self._images.of_lineage(lineage)
+
+    def live_images(self) -> Tuple[ImageRow, ...]:
+        """Those that are not finished, of any boot: somebody is at work, or died at it."""
+        return self._images.live()
 
 
 def open_journal(path: str, create: bool = True, busy_seconds: float = BUSY_SECONDS) -> Journal:

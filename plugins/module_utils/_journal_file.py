@@ -86,6 +86,10 @@ class JournalFile:
         with self._sqlite_words():
             return tuple(self._retried(lambda: connection.execute(statement, values).fetchall()))
 
+    def has_table(self, name: str) -> bool:
+        """A journal of an older release, opened for reading, lacks those that came later. Raises JournalError."""
+        return bool(self.read("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (name,)))
+
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """The only writer of all processes, from the first line on; durable when it ends, nothing when it raises.
@@ -179,10 +183,10 @@ class JournalFile:
                         "Name a journal on a local file system.",
                     )
                 connection.execute("PRAGMA synchronous = FULL")
-            if version < len(SCRIPTS):
-                if not self.writable:
-                    # Made, but not filled yet: a program that was killed in between.
-                    raise _Unfinished()
+            if not self.writable and version == 0:
+                # Made, but not filled yet: a program that was killed in between.
+                raise _Unfinished()
+            if self.writable and version < len(SCRIPTS):
                 _migrate(connection, version)
             return connection
         except _Unfinished:

@@ -85,4 +85,29 @@ SCRIPTS: Tuple[Tuple[str, ...], ...] = (
             PRIMARY KEY (name, boot_id, pid, start_ticks)
         )""",
     ),
+    (
+        """CREATE TABLE images (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            lineage TEXT NOT NULL,
+            path TEXT NOT NULL,
+            run_id TEXT NOT NULL,
+            pid INTEGER NOT NULL,
+            start_ticks INTEGER NOT NULL,
+            boot_id TEXT NOT NULL,
+            leave TEXT NOT NULL,
+            step TEXT NOT NULL,
+            status TEXT NOT NULL,
+            worker_pid INTEGER,
+            worker_start_ticks INTEGER,
+            worker_boot_id TEXT,
+            stopped TEXT NOT NULL,
+            message TEXT NOT NULL,
+            finished INTEGER NOT NULL,
+            created REAL NOT NULL,
+            updated REAL NOT NULL
+        )""",
+        "CREATE INDEX images_by_path ON images (path)",
+        "CREATE INDEX images_by_root ON images (boot_id, pid, start_ticks)",
+        "CREATE INDEX images_by_lineage ON images (lineage)",
+    ),
 )

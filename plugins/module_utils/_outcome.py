@@ -43,7 +43,7 @@ class Outcome:
     ok: the state that was wanted has been read. state: the CUDA state that was read, "unknown", or "gone".
     stopped: "" | "us" | "other". step: where it failed. code: CUresult. seconds: by step. notes: what an operator
     should know though it went well. huge_pages: what was done with that setting.
-    busy: another run drives the process; nothing was done to it.
+    busy: another run drives the process; nothing was done to it. details: what a result shows beyond that.
     """
 
     ok: bool
@@ -59,6 +59,7 @@ class Outcome:
     busy: bool = False
     lost_worker: bool = False
     late: bool = False
+    details: Dict[str, Any] = field(default_factory=dict)
 
     def line(self) -> bytes:
         return json.dumps(asdict(self)).encode() + b"\n"

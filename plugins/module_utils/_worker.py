@@ -122,7 +122,7 @@ def start(job: Job, channel: socket.socket) -> int:
         return pid
     status = 1
     try:
-        _settle_in(channel)
+        settle_in(channel, NAME)
         Worker(job, channel).serve()
         status = 0
     finally:
@@ -130,7 +130,8 @@ def start(job: Job, channel: socket.socket) -> int:
         os._exit(status)
 
 
-def _settle_in(channel: socket.socket) -> None:
+def settle_in(channel: socket.socket, name: bytes) -> None:
+    """Become a process of its own: session, files, signals, and name (15 characters at most)."""
     os.setsid()
     os.chdir("/")
     os.umask(0o077)
@@ -144,7 +145,7 @@ def _settle_in(channel: socket.socket) -> None:
     keep = channel.fileno()
     os.closerange(3, keep)
     os.closerange(keep + 1, max(int(name) for name in os.listdir("/proc/self/fd")) + 1)
-    ctypes.CDLL(None).prctl(_PR_SET_NAME, NAME, 0, 0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, name, 0, 0, 0)
     try:
         with open("/proc/self/oom_score_adj", "w") as stream:
             stream.write("-1000")

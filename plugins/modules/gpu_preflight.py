@@ -644,6 +644,10 @@ from typing import Any, Mapping
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _compile_once
+
+_compile_once.install()
+
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._arguments import (
     ArgumentError,
     parse_allow,

@@ -24,6 +24,15 @@ static void *host_memory(size_t bytes) {
     return mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 }
 
+/* Contexts have memory of their own on each GPU, and that goes to the host, too: what NVML counts is what is needed there
+ * (docs/driver-findings.md). */
+static size_t overhead_bytes(void) {
+    size_t bytes = gpusim_host()->host_overhead_bytes;
+    for (struct allocation *a = gpusim_process.allocations; a; a = a->next)
+        if (a->kind == KIND_CONTEXT) bytes += a->bytes;
+    return bytes;
+}
+
 static void free_host_copies(void) {
     struct process *p = &gpusim_process;
     for (struct allocation *a = p->allocations; a; a = a->next)
@@ -31,14 +40,14 @@ static void free_host_copies(void) {
             munmap(a->host_copy, a->bytes);
             a->host_copy = NULL;
         }
-    if (p->host_overhead) munmap(p->host_overhead, gpusim_host()->host_overhead_bytes);
+    if (p->host_overhead) munmap(p->host_overhead, overhead_bytes());
     p->host_overhead = NULL;
 }
 
 /* Room for everything first: where it is refused, nothing has changed. */
 static CUresult take_host_memory(void) {
     struct process *p = &gpusim_process;
-    size_t overhead = gpusim_host()->host_overhead_bytes;
+    size_t overhead = overhead_bytes();
     int refused = 0;
     if (overhead) {
         void *memory = host_memory(overhead);
@@ -87,7 +96,7 @@ CUresult process_checkpoint(void) {
         p->refused = 1;
         return result;
     }
-    if (p->host_overhead) memset(p->host_overhead, 0xA5, gpusim_host()->host_overhead_bytes);
+    if (p->host_overhead) memset(p->host_overhead, 0xA5, overhead_bytes());
     mmap(p->tracking, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     for (struct allocation *a = p->allocations; a; a = a->next) {
         if (a->kind != KIND_CONTEXT) copy_out(a);

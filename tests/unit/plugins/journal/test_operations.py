@@ -13,6 +13,7 @@ import pytest
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _journal
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal, StepRecord, open_journal
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_errors import JournalError
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_schema import SCRIPTS
 from tests.unit.plugins.journal.helpers import BOOT, begin, identity
 
 
@@ -229,4 +230,4 @@ def test_it_is_durable_by_its_settings(journal: Journal) -> None:
     assert connection.execute("PRAGMA synchronous").fetchone()[0] == 2
     assert connection.execute("PRAGMA foreign_keys").fetchone()[0] == 1
     with sqlite3.connect(journal.path) as other:
-        assert other.execute("PRAGMA user_version").fetchone()[0] == 1
+        assert other.execute("PRAGMA user_version").fetchone()[0] == len(SCRIPTS)

@@ -1,0 +1,58 @@
+# Copyright (c) 2026, gpufleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is written here is on the disk when the call returns, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import List
+
+
+def write_file(directory: str, name: str, data: bytes) -> None:
+    """Put a file in place of the one with this name, for its owner only. Raises OSError."""
+    scratch = os.path.join(directory, f".{name}.{os.getpid()}.new")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        handle = os.open(scratch, flags, 0o600)
+        try:
+            os.fchmod(handle, 0o600)
+            view = memoryview(data)
+            while view:
+                view = view[os.write(handle, view) :]
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        os.rename(scratch, os.path.join(directory, name))
+    except BaseException:
+        try:
+            os.unlink(scratch)
+        except OSError:
+            pass
+        raise
+    sync_directory(directory)
+
+
+def sync_directory(path: str) -> None:
+    """Its names. Raises OSError."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_files(paths: List[str]) -> None:
+    """Several at once: a fast disk is not kept busy by one. Raises OSError."""
+    if paths:
+        with ThreadPoolExecutor(min(8, len(paths))) as pool:
+            list(pool.map(_sync_file, paths))
+
+
+def _sync_file(path: str) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

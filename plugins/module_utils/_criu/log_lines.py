@@ -1,0 +1,133 @@
+# Copyright (c) 2026, gpufleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The lines of CRIU's log (-v4), with the task that each is about. Pure.
+
+    (00.001783)   1004: Error (criu/files-reg.c:2175): File var/data.bin has bad size 18 (expect 10)
+    (00.007066) pie: 1148: Error (criu/pie/restorer.c:2106): Unable to create a thread: -17
+    Error (criu/image.c:721): Can't open dir /var/images: No such file or directory
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Dict, List, Optional
+
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import printable
+
+#: Characters of a line that are looked at. CRIU's own limit is 4096.
+LONGEST = 4096
+_LINE = re.compile(
+    r"(?P<time>\(\d+\.\d+\)\s*)?(?P<pie>pie:\s*)?(?:(?P<pid>\d{1,10}):\s)?\s*"
+    r"(?:(?P<level>Error|Warn)\s+\([^)]*\):\s)?(?P<text>.*)"
+)
+_TASK = re.compile(r"(?:Pre-dumping|Dumping) (?:task|processes) \(pid: (\d+) comm: (.*)\)\Z")
+#: Behind the last task. What is said from here on is not about it.
+_BEHIND = re.compile(r"Dumping file-locks|Dumping pstree ")
+_MAP = re.compile(r"Handling VMA with the following smaps entry: [0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \S+\s*(.*)\Z")
+_SOCKET = re.compile(r"unix:\s+Dumping: ino (\d+) peer_ino (\d+) ")
+_FILE = re.compile(r"\d+ fdinfo (\d+): |Dumping path for (-?\d+) fd via self -?\d+ \[(.*)\]\Z")
+_TERMINAL = re.compile(r"tty: Dumping tty ")
+_LOCK = re.compile(r"lockinfo: ")
+_GHOST = re.compile(r"Opening ghost file \S+ for (.*)\Z")
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A process that has something. name: as of /proc/PID/comm. path: absolute, "" where it is not told."""
+
+    pid: Optional[int] = None
+    name: str = ""
+    path: str = ""
+    descriptor: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class Line:
+    """level: "Error", "Warn" or "". bare: it stands outside of the log, as CRIU talks to a terminal.
+    task: the process that said it, or that is being dumped; path: what was last found mapped in it.
+    """
+
+    level: str
+    text: str
+    bare: bool
+    task: Holder
+
+
+@dataclass
+class Reading:
+    """sockets: who has the unix socket with this inode, or the one that is connected to it. terminals, locks: who has
+    one, in the order of the log. ghosts: deleted files that an image has, as they were called.
+    """
+
+    lines: List[Line] = field(default_factory=list)
+    sockets: Dict[str, Holder] = field(default_factory=dict)
+    terminals: List[Holder] = field(default_factory=list)
+    locks: List[Holder] = field(default_factory=list)
+    ghosts: List[str] = field(default_factory=list)
+
+
+def read(log: str) -> Reading:
+    """Never raises, whatever stands there."""
+    reader = _Reader()
+    for raw in log.splitlines():
+        found = _LINE.match(printable(raw[:LONGEST].replace("\t", " ").rstrip()))
+        text = found.group("text").strip() if found else ""
+        if found and text:
+            reader.take(text)
+            own = found.group("pid")
+            task = reader.task if not own or int(own) == reader.task.pid else Holder(int(own))
+            bare = not found.group("time") and not found.group("pie")
+            reader.reading.lines.append(Line(found.group("level") or "", text, bare, task))
+    return reader.reading
+
+
+class _Reader:
+    """What the lines so far say about the ones to come."""
+
+    def __init__(self) -> None:
+        self.reading = Reading()
+        self.task = Holder()
+        self._descriptor: Optional[int] = None
+        self._unnamed: List[List[Holder]] = []
+
+    def take(self, text: str) -> None:
+        task = _TASK.match(text)
+        if task or _BEHIND.match(text):
+            self.task = Holder(int(task.group(1)), task.group(2)) if task else Holder()
+            self._unnamed.clear()
+            return
+        mapped = _MAP.match(text)
+        if mapped:
+            self.task = Holder(self.task.pid, self.task.name, mapped.group(1))
+            return
+        ghost = _GHOST.match(text)
+        if ghost:
+            self.reading.ghosts.append(ghost.group(1))
+            return
+        socket = _SOCKET.match(text)
+        if socket:
+            for inode in socket.groups():
+                self.reading.sockets.setdefault(inode, self._holder())
+            return
+        self._take_file(text)
+
+    def _take_file(self, text: str) -> None:
+        """A terminal or lock is told of first, and then the path of the file."""
+        file = _FILE.match(text)
+        if not file:
+            for pattern, holders in ((_TERMINAL, self.reading.terminals), (_LOCK, self.reading.locks)):
+                if pattern.match(text):
+                    holders.append(self._holder())
+                    self._unnamed.append(holders)
+        elif file.group(1):
+            self._descriptor = int(file.group(1))
+            self._unnamed.clear()
+        else:
+            for holders in self._unnamed:
+                holders[-1] = self._holder(file.group(3))
+            self._unnamed.clear()
+
+    def _holder(self, path: str = "") -> Holder:
+        return Holder(self.task.pid, self.task.name, path, self._descriptor)

@@ -1,0 +1,90 @@
+# Copyright (c) 2026, gpufleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Deletes images: one by its path, or what is old in a store. One that a process could still come back from stays."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import List
+
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import prune, store
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.errors import CriuError
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.life import SPENT
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.store import Image
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_engine import Subject, wait_for
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_job import ImageOptions
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal
+
+
+class Absent:
+    """One run of criu_image with state absent."""
+
+    def __init__(self, options: ImageOptions, journal: Journal) -> None:
+        self.options = options
+        self._journal = journal
+        self.subjects: List[Subject] = []
+        self.warnings: List[str] = []
+
+    def run(self) -> None:
+        """Raises CriuError."""
+        if self.options.path:
+            self._one(self.options.path)
+            return
+        self._old()
+
+    def _one(self, path: str) -> None:
+        subject = Subject(path=path, name=os.path.basename(path), before="absent", after="absent")
+        self.subjects.append(subject)
+        wait_for(self._journal, path, self.options.step_timeout)
+        try:
+            image = store.find_image(path)
+        except CriuError as error:
+            if not self.options.force:
+                raise CriuError(
+                    error.subject,
+                    error.evidence,
+                    "What it holds can't be told.",
+                    "force: true deletes it.",
+                    "force: true",
+                ) from None
+            self._delete(subject)
+            return
+        if image is None:
+            if store.has_partial(path):
+                subject.notes.append("only the rest of an interrupted dump was there")
+                self._delete(subject)
+            return
+        subject.image, subject.lineage, subject.before = image, image.manifest.lineage, "present"
+        if image.life.state != SPENT and not image.manifest.snapshot and not self.options.force:
+            raise CriuError(
+                path,
+                f"it has not been restored: PID {image.manifest.root} ({image.manifest.name}) of "
+                f"{image.manifest.hostname} can only come back from it",
+                "Deleted, that process is lost.",
+                "Restore it first.",
+                "force: true",
+            )
+        self._delete(subject)
+
+    def _delete(self, subject: Subject) -> None:
+        subject.changed, subject.after = True, "absent"
+        if not self.options.check:
+            store.remove(subject.path)
+            store.remove_partial_of(subject.path)
+
+    def _old(self) -> None:
+        images = []
+        for entry in store.list_images(self.options.store):
+            if isinstance(entry, Image):
+                images.append(entry)
+            else:
+                self.warnings.append(f"{entry.path} is left alone: {entry.why}")
+        for verdict in prune.prune(images, time.time(), self.options.keep, self.options.max_age, self.options.force):
+            subject = Subject(verdict.image.path, verdict.image.manifest.name, before="present", after="present")
+            subject.image, subject.lineage = verdict.image, verdict.image.manifest.lineage
+            subject.notes.append(verdict.reason)
+            self.subjects.append(subject)
+            if verdict.delete:
+                self._delete(subject)

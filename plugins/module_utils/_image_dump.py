@@ -1,0 +1,315 @@
+# Copyright (c) 2026, gpufleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One process tree into an image.
+
+CRIU leaves the tree alive and stopped. Only an image that is proved, hashed and on the disk ends it; whatever fails
+before, the tree goes on as if nothing had been.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import time
+from dataclasses import replace
+from typing import Any, Dict, List, Optional, Tuple
+
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _image_logs
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import (
+    compress,
+    digest,
+    images,
+    log,
+    proof,
+    store,
+    tool,
+)
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import options as criu_options
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.errors import CriuError
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.manifest import (
+    Manifest,
+    ManifestGpu,
+    Member,
+    write_manifest,
+)
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.read_tree import read_tree
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.run import Run, run
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.stillness import (
+    end_tree,
+    go_on,
+    stop_others,
+    wait_gone,
+    who_ran,
+)
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.tree import Tree
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import GpuSnapshot
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._host import read_boot_id, read_host
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_job import ImageJob
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_steps import Steps
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_suspend import (
+    PARENT_IN_TREE,
+    bring,
+    bring_back,
+    in_tree_only,
+    release_guards,
+)
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_model import Identity
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._subject import Subject
+
+DUMP_LOG = "dump.log"
+ROUNDS = 10
+
+
+class Dump:
+    def __init__(self, job: ImageJob, journal: Journal, steps: Steps) -> None:
+        self._job = job
+        self._journal = journal
+        self._steps = steps
+        self._stopped: List[Identity] = []
+        self._subjects: List[Subject] = []
+        self._gpus: Tuple[GpuSnapshot, ...] = ()
+        self._partial = ""
+        self._tree: Optional[Tree] = None
+        self._ended = False
+        self.is_open = True
+
+    @property
+    def name(self) -> str:
+        root = self._tree.root if self._tree is not None else None
+        return f"PID {self._job.root.pid}" + (f" ({root.name})" if root is not None else "")
+
+    def make(self) -> Dict[str, Any]:
+        """Up to an image that is complete but has not its name yet. The tree stands still. Raises CriuError and others:
+        then undo() is due."""
+        tree = self._stand_still()
+        chosen = self._choose(tree)
+        self._partial = store.make_partial(self._job.path)
+        held = {one.pid: dict(one.device_bytes or {}) for one in self._subjects}
+        tree = self._write(tree, chosen, held)
+        compressed = self._compress()
+        self._steps.begin("seal")
+        manifest = self._manifest(tree, chosen, held, compressed)
+        write_manifest(self._partial, manifest)
+        store.sync(self._partial)
+        return self._details(tree, manifest)
+
+    def commit(self) -> Dict[str, Any]:
+        """Give the image its name, and end the tree, or let it go on where it is to. Raises CriuError: then undo() is
+        due, if it is_open still."""
+        if self._tree is None:
+            raise ValueError("nothing is dumped")
+        ran = () if self._ended else who_ran(self._tree)
+        if ran:
+            raise CriuError(
+                self.name,
+                f"since it was dumped, {'; '.join(ran)}",
+                "The image is of a state that is past, and both going on would be two lives of one process.",
+                "Find out who continues stopped processes there, and run the task again.",
+            )
+        self._steps.begin("rename")
+        store.seal(self._partial, self._job.path)
+        self._partial = ""
+        if self._job.options.leave_running:
+            problems = self._let_go_on()
+            self._steps.finish("failed" if problems else "sealed", "; ".join(problems))
+            if problems:
+                raise CriuError(self.name, "; ".join(problems), "The image is complete.", "Run the task again.")
+            return {"lives": True}
+        self.is_open = False
+        self._steps.begin("end")
+        left = wait_gone([one.identity for one in self._tree.members], 60.0) if self._ended else end_tree(self._tree)
+        self._steps.notes.extend(left)
+        self._steps.finish("gone", "; ".join(left))
+        return {"lives": False}
+
+    def undo(self, status: str) -> Tuple[str, ...]:
+        """Everything as it was; the incomplete image goes. Returns what could not be."""
+        self._steps.begin("undo")
+        problems = list(self._let_go_on())
+        if self._partial:
+            try:
+                store.remove_partial(self._partial)
+            except (CriuError, OSError) as error:
+                problems.append(str(error))
+        self._steps.finish("failed" if problems else status, "; ".join(problems))
+        return tuple(problems)
+
+    def _let_go_on(self) -> Tuple[str, ...]:
+        """CUDA's members first: their parents never see them stopped."""
+        self.is_open = False
+        problems: List[str] = []
+        tree = self._tree
+        if tree is not None and self._subjects:
+            options = replace(self._job.options.cuda, allow=self._allow(tree))
+            problems.extend(bring_back(self._subjects, tree, options, self._job.backend, self._journal))
+        self._steps.begin("continue")
+        self._steps.notes.extend(go_on(self._stopped))
+        return tuple(problems)
+
+    # The steps
+
+    def _stand_still(self) -> Tree:
+        """CUDA's members parked, everybody else stopped, nobody new."""
+        self._steps.begin("stop")
+        root = self._job.root
+        tree = self._tree = stop_others(root, self._stopped, self._remember)
+        for _round in range(ROUNDS):
+            if tree.cuda:
+                self._steps.begin("suspend")
+                # A guard would keep CRIU out; who is parked already keeps its own until here.
+                options = replace(self._job.options.cuda, guard="none", park=True, allow=self._allow(tree))
+                engine = bring("checkpointed", tree.cuda, options, self._job.backend, self._journal)
+                self._gpus = engine.gpus
+                self._take(engine.subjects)
+            again = self._tree = stop_others(root, self._stopped, self._remember)
+            if again.pids == tree.pids and [one.cuda for one in again.members] == [one.cuda for one in tree.members]:
+                release_guards(again.cuda, self._journal)
+                return again
+            tree = again
+        raise CriuError(
+            self.name,
+            f"its tree has changed {ROUNDS} times while it was being stopped",
+            "A tree can only be dumped while it stands still.",
+            "Look at what starts processes there.",
+        )
+
+    def _take(self, subjects: List[Subject]) -> None:
+        """What each was before the first look counts."""
+        known = {one.pid for one in self._subjects}
+        self._subjects.extend(one for one in subjects if one.pid not in known)
+
+    def _remember(self) -> None:
+        self._steps.stopped(self._stopped)
+
+    def _allow(self, tree: Tree) -> "frozenset[str]":
+        allow = self._job.options.cuda.allow
+        return allow | {PARENT_IN_TREE} if in_tree_only(tree) else allow
+
+    def _choose(self, tree: Tree) -> criu_options.Chosen:
+        return criu_options.choose(self._job.options.criu, tree, self._job.options.allow)
+
+    def _write(self, tree: Tree, chosen: criu_options.Chosen, held: Dict[int, Dict[str, int]]) -> Tree:
+        """The tree as CRIU has left it: stopped. One with connections has to be ended by CRIU itself, which keeps their
+        peers from hearing of it: not before it is proved that an image of the tree is whole.
+        """
+        tree = self._criu(tree, chosen, "stopped")
+        self._prove(tree, held)
+        if not chosen.must_kill or self._job.options.leave_running:
+            return tree
+        for name in os.listdir(self._partial):
+            if not name.startswith("."):
+                os.unlink(os.path.join(self._partial, name))
+        self._criu(tree, chosen, "killed")
+        self._prove(tree, held)
+        return tree
+
+    def _criu(self, tree: Tree, chosen: criu_options.Chosen, leave: str) -> Tree:
+        self._steps.begin("dump")
+        logged = os.path.join(self._partial, DUMP_LOG)
+        self._steps.details["log"] = logged
+        argv = tool.dump_argv(self._job.criu, tree.root.pid, self._partial, chosen, leave)
+        done = run(argv, logged, self._job.options.step_timeout)
+        after = read_tree(tree.root.pid)
+        complete = done.rc == 0 and images.is_complete(self._partial, "dump", done.log)
+        if complete and leave == "killed" and after is None:
+            self._ended = True
+            return tree
+        if complete and leave == "stopped" and after is not None and after.pids == tree.pids:
+            self._tree = after
+            return after
+        if after is None:
+            # CRIU has ended it, whatever it says: what it has written is all that there is.
+            self._ended, self._partial = True, ""
+            self._steps.details["log"] = logged
+        raise self._refused(done, logged)
+
+    def _refused(self, done: Run, logged: str) -> CriuError:
+        """CRIU's own words, with what they mean. Its log would go with the incomplete image."""
+        name = f"dump-{self._job.root.pid}-{self._job.options.run_id}.log"
+        self._steps.details["log"] = _image_logs.keep(logged, self._job.options.journal, name)
+        decoded = log.decode(done.log, "dump")
+        return CriuError(
+            decoded.subject or self.name,
+            "; ".join(decoded.lines) or f"criu dump ended with status {done.rc}",
+            decoded.reason,
+            decoded.remedy,
+            decoded.option,
+        )
+
+    def _prove(self, tree: Tree, held: Dict[int, Dict[str, int]]) -> None:
+        self._steps.begin("prove")
+        problems = proof.prove(tree, images.read_pstree(self._partial), images.page_bytes(self._partial), held)
+        if problems:
+            raise CriuError(
+                self.name,
+                "; ".join(problems),
+                "An image that lacks something can't bring the process back.",
+                "Report it with the log; the process goes on.",
+            )
+
+    def _compress(self) -> str:
+        if self._job.options.compress == "none":
+            return ""
+        self._steps.begin("compress")
+        compress.compress(self._partial, images.page_files(self._partial))
+        return self._job.options.compress
+
+    def _manifest(
+        self, tree: Tree, chosen: criu_options.Chosen, held: Dict[int, Dict[str, int]], compressed: str
+    ) -> Manifest:
+        host = read_host()
+        before = {one.pid: one.view for one in self._subjects}
+        ours = {one.pid for one in self._stopped}
+        files = {one.path: one for member in tree.members for one in member.files if not one.deleted}
+        return Manifest(
+            lineage=self._job.lineage,
+            created=time.time(),
+            hostname=socket.gethostname(),
+            kernel=host.kernel,
+            boot_id=read_boot_id(),
+            machine=platform.machine(),
+            driver=host.driver_version,
+            gpus=tuple(ManifestGpu(gpu.uuid, gpu.index, gpu.name, gpu.total_bytes) for gpu in self._gpus),
+            criu=".".join(map(str, self._job.criu.version)),
+            options=chosen.arguments,
+            root=tree.root.pid,
+            tree=tuple(
+                Member(
+                    pid=one.pid,
+                    parent=one.parent,
+                    group=one.group,
+                    session=one.session,
+                    start_ticks=one.identity.start_ticks,
+                    name=one.name,
+                    executable=one.executable,
+                    uid=one.uid,
+                    threads=one.threads,
+                    cuda=one.cuda,
+                    device_bytes=held.get(one.pid, {}),
+                    state_before=before[one.pid].state if one.pid in before else "",
+                    stopped_before=bool(before[one.pid].stopped == "other")
+                    if one.pid in before
+                    else one.pid not in ours,
+                )
+                for one in tree.members
+            ),
+            host_bytes=sum(one.rss_anon_bytes for one in tree.members),
+            files=tuple(files.values()),
+            chunks=digest.digest(self._partial, store.content(self._partial)),
+            snapshot=self._job.options.leave_running,
+            compressed=compressed,
+            run_id=self._job.options.run_id,
+            name=self._job.name,
+        )
+
+    def _details(self, tree: Tree, manifest: Manifest) -> Dict[str, Any]:
+        return {
+            "bytes": sum(one.bytes for one in manifest.chunks),
+            "device_bytes": sum(sum(one.device_bytes.values()) for one in manifest.tree),
+            "pids": list(tree.pids),
+            "criu_options": list(manifest.options),
+            "log": os.path.join(self._job.path, DUMP_LOG),
+        }

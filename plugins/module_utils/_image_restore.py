@@ -1,0 +1,228 @@
+# Copyright (c) 2026, gpufleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One image back to life.
+
+What comes out of CRIU is stopped, every thread of it. CUDA's members get their GPU memory back while they are held;
+then they run, and after them the rest. Before CRIU begins, the image says that it is being restored: from then on
+nobody starts a second life without having looked for the first.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from typing import Any, Dict, List, Mapping, Optional
+
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _scope
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import compress, digest, log, store, tool
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import options as criu_options
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.errors import CriuError
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.life import (
+    RESTORING,
+    SPENT,
+    UNSPENT,
+    Life,
+    write_life,
+)
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.read_tree import read_tree
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.run import run
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.stillness import end_tree, go_on
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.store import Image
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.tree import Tree
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._host import read_boot_id
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_job import ImageJob
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_steps import Steps
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_suspend import bring
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import read_identity, read_process
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_model import Identity
+
+RESTORE_LOG = "restore.log"
+
+
+class Restore:
+    def __init__(self, job: ImageJob, journal: Journal, steps: Steps) -> None:
+        self._job = job
+        self._journal = journal
+        self._steps = steps
+        self._image: Image = store.open_image(job.path)
+
+    @property
+    def name(self) -> str:
+        manifest = self._image.manifest
+        return f"{self._job.path} (PID {manifest.root})"
+
+    def make(self) -> Dict[str, Any]:
+        """Raises CriuError and others. What is left then is told by the image's life: unspent, or alive and parked."""
+        tree = self._living()
+        if tree is None:
+            self._verify()
+            tree = self._restore()
+        self._resume(tree)
+        return self._settle()
+
+    def _living(self) -> Optional[Tree]:
+        """What an earlier run has brought out of CRIU, and did not get any further with."""
+        life = self._image.life
+        manifest = self._image.manifest
+        if life.state != RESTORING or life.boot_id != read_boot_id():
+            return None
+        tree = read_tree(manifest.root)
+        if tree is None:
+            return None
+        if life.members:
+            return tree if tree.root.identity in life.members else None
+        root = manifest.member(manifest.root)
+        # It died between CRIU's end and its note of it: what has begun since, under that PID, as that program.
+        began = read_process(manifest.root)
+        if began is None or root is None or tree.root.executable != root.executable:
+            return None
+        return tree if tree.pids == manifest.pids else None
+
+    def _verify(self) -> None:
+        self._steps.begin("verify")
+        problems = digest.verify(self._job.path, self._image.manifest.chunks, self._job.options.verify)
+        if problems:
+            raise CriuError(
+                self.name,
+                "; ".join(problems[:8]),
+                "It is not what was dumped: a process made of it would run with wrong memory.",
+                "Bring the image from its origin again; verify: none does not look.",
+                "verify: none",
+            )
+
+    # Out of CRIU
+
+    def _restore(self) -> Tree:
+        manifest = self._image.manifest
+        life = Life(RESTORING, read_boot_id(), self._job.options.run_id, time.time(), ())
+        directory, unpacked = self._job.path, ""
+        if manifest.compressed:
+            self._steps.begin("unpack")
+            directory = unpacked = compress.unpack(self._job.path, manifest)
+        try:
+            self._steps.begin("restore")
+            write_life(self._job.path, life)
+            tree = self._criu(directory)
+        finally:
+            if unpacked:
+                compress.discard(unpacked)
+        write_life(self._job.path, replace(life, members=tuple(one.identity for one in tree.members)))
+        return tree
+
+    def _criu(self, directory: str) -> Tree:
+        manifest = self._image.manifest
+        logged = os.path.join(self._job.path, RESTORE_LOG)
+        self._steps.details["log"] = logged
+        chosen = criu_options.again(manifest.options, self._job.options.criu)
+        argv = tool.restore_argv(self._job.criu, directory, chosen, logged)
+        done = run(argv, logged, self._job.options.step_timeout, before=self._into_scope)
+        if done.note:
+            self._steps.notes.append(done.note)
+        tree = read_tree(manifest.root)
+        if tree is not None and tree.pids == manifest.pids and done.rc == 0:
+            return tree
+        decoded = log.decode(done.log, "restore")
+        if done.rc is not None:
+            self._clean_up(tree)
+        raise CriuError(
+            decoded.subject or self.name,
+            "; ".join(decoded.lines) or f"criu restore ended with status {done.rc}",
+            decoded.reason,
+            decoded.remedy,
+            decoded.option,
+        )
+
+    def _clean_up(self, tree: Optional[Tree]) -> None:
+        """CRIU has failed: what it has made of the tree must not stay, and the image is as good as before."""
+        if tree is not None and tree.pids == self._image.manifest.pids:
+            began = [read_identity(pid) for pid in tree.pids]
+            if all(one is not None for one in began):
+                self._steps.notes.extend(end_tree(tree))
+        write_life(self._job.path, Life(UNSPENT, "", "", time.time(), ()))
+        self._steps.finish("failed", "criu restore failed")
+
+    def _into_scope(self, pid: int) -> str:
+        """Its descendants are to outlive the SSH session, and whatever else ends with a control group."""
+        name = f"gpufleet-restored-{self._job.lineage[:16]}-{pid}"
+        return _scope.move(name, f"Restored from {os.path.basename(self._job.path)} ({self._job.name})", [pid])
+
+    # Its GPU memory, and on
+
+    def _resume(self, tree: Tree) -> None:
+        manifest = self._image.manifest
+        for member in tree.cuda:
+            known = manifest.member(member.pid)
+            if self._journal.latest(member.identity) is None:
+                self._remember(member.identity, known.device_bytes if known else {}, member.executable, member.uid)
+        if tree.cuda:
+            self._steps.begin("resume")
+            bring(
+                "running",
+                tree.cuda,
+                self._job.options.cuda,
+                self._job.backend,
+                self._journal,
+                self._job.options.device_map,
+            )
+        self._steps.begin("continue")
+        stopped = [
+            member.identity
+            for member in tree.members
+            if not member.cuda and not self._was_stopped(member.pid) and member.is_stopped
+        ]
+        self._steps.notes.extend(go_on(stopped))
+
+    def _was_stopped(self, pid: int) -> bool:
+        known = self._image.manifest.member(pid)
+        return known is not None and known.stopped_before
+
+    def _remember(self, identity: Identity, held: Mapping[str, int], executable: str, uid: int) -> None:
+        """A restored process is a parked one with another identity: so the journal learns of it."""
+        operation = self._journal.begin(
+            run_id=self._job.options.run_id,
+            identity=identity,
+            executable=executable,
+            uid=uid,
+            goal="checkpointed",
+            state_before="running",
+            step="park",
+            worker=None,
+            park=True,
+            guard="none",
+            stopped_by="us",
+            device_bytes=held,
+            backend=self._job.backend.name,
+        )
+        self._journal.finish(operation.id, "suspended", f"restored from {self._job.path}", {})
+
+    def _settle(self) -> Dict[str, Any]:
+        """Read again who lives, and mark the image spent."""
+        tree = read_tree(self._image.manifest.root)
+        if tree is None:
+            write_life(self._job.path, Life(SPENT, read_boot_id(), self._job.options.run_id, time.time(), ()))
+            raise CriuError(
+                self.name,
+                "it ended as soon as it ran again",
+                "It came back whole and then ended by itself.",
+                "Look at its own output. The image is marked as spent.",
+            )
+        members = tuple(one.identity for one in tree.members)
+        write_life(self._job.path, Life(SPENT, read_boot_id(), self._job.options.run_id, time.time(), members))
+        self._steps.finish("restored")
+        still: List[str] = [
+            f"PID {one.pid}" for one in tree.members if one.is_stopped and not self._was_stopped(one.pid)
+        ]
+        if still:
+            self._steps.notes.append(f"{', '.join(still)} stopped again after being continued")
+        return {
+            "pids": list(tree.pids),
+            "identities": [_shown(one) for one in members],
+            "log": os.path.join(self._job.path, RESTORE_LOG),
+        }
+
+
+def _shown(identity: Identity) -> Dict[str, Any]:
+    return {"pid": identity.pid, "start_ticks": identity.start_ticks, "boot_id": identity.boot_id}

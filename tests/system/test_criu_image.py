@@ -1,0 +1,269 @@
+# Copyright (c) 2026, gpufleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""criu_image over SSH, with real CRIU, on a host with a simulated GPU: to disk and back, whole, once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.system.lab import Job, Lab, Workload, labs
+from tests.system.playing import Result, Task, cuda
+
+STORE = "/var/lib/images"
+TREE = r"""
+set -e
+cd /var/lib/lab
+gpusim-workload --out /var/lib/lab/left --vram 16 </dev/null >left.log 2>&1 &
+gpusim-workload --out /var/lib/lab/right --vram 16 </dev/null >right.log 2>&1 &
+{ i=0; while :; do i=$((i+1)); echo "$i"; sleep 0.05; done; } </dev/null 2>/dev/null |
+    while read -r line; do echo "$line" >&3; done 3>>/var/lib/lab/lines &
+wait
+"""
+
+
+def image(state: str, *, check: bool = False, diff: bool = False, **options: Any) -> Task:
+    """A task with criu_image that may fail."""
+    return {
+        "name": f"{state}{' (check)' if check else ''}",
+        "gpufleet.checkpoint.criu_image": {"state": state, **options},
+        "ignore_errors": True,
+        "check_mode": check,
+        "diff": diff,
+    }
+
+
+def first(result: Result) -> dict[str, Any]:
+    (only,) = result.data["images"]
+    return dict(only)
+
+
+@pytest.fixture(scope="module")
+def host(simulator: Path) -> Iterator[Lab]:
+    with labs(simulator, "--vram", "2048") as (one,):
+        yield one
+
+
+@pytest.fixture
+def lab(host: Lab) -> Iterator[Lab]:
+    host.host.sh(f"rm -rf {STORE}")
+    with host.watched():
+        yield host
+    left = host.host.sh("pgrep -l 'gpufleet|criu' || true")
+    assert not left, left
+    assert not host.host.sh(f"find {STORE} -name '*.partial' -o -name '.*' -mindepth 1 2>/dev/null || true")
+
+
+def gone(lab: Lab, *jobs: Job) -> bool:
+    return all(seen["state"] == "" for seen in lab.look(*jobs).values())
+
+
+def test_to_disk_and_back_and_nothing_twice(lab: Lab) -> None:
+    job = lab.one()
+    path = f"{STORE}/one"
+    dump: dict[str, Any] = {"pid": job.pid, "path": path, "leave_running": False}
+    foreseen, made, again = lab.play(
+        image("present", check=True, diff=True, **dump), image("present", **dump), image("present", **dump)
+    )
+    foreseen.ok(changed=True)
+    assert (first(foreseen)["before"], first(foreseen)["after"]) == ("absent", "present")
+    made.ok(changed=True)
+    again.ok(changed=False)
+    assert gone(lab, job)
+    assert first(made)["device_bytes"] >= 16 << 20
+    assert first(made)["bytes"] > first(made)["device_bytes"]
+    assert lab.host.sh(f"stat -c '%a %U' {path}; find {path} -type f -not -perm 600") == "700 root"
+    foreseen, back, again = lab.play(
+        image("restored", path=path, check=True), image("restored", path=path), image("restored", path=path)
+    )
+    foreseen.ok(changed=True)
+    back.ok(changed=True)
+    again.ok(changed=False)
+    assert first(back)["pids"] == [job.pid]
+    assert lab.look(job)[job.pid]["parent"] == 1
+    lab.host.run("kill", "-9", str(job.pid))
+    lab.wait_for("its end", lambda: gone(lab, job))
+    job.may_be_gone = "it was ended after its restore"
+    (ended,) = lab.play(image("restored", path=path))
+    assert first(ended.ok(changed=False))["ended"] is True
+    assert gone(lab, job)
+
+
+def test_a_tree_with_a_shell_two_cuda_children_and_a_pipe(lab: Lab) -> None:
+    lab.host.put("/var/lib/lab/tree.sh", TREE)
+    lab.host.sh("cd /var/lib/lab; rm -f lines left right; setsid -f sh tree.sh </dev/null >tree.log 2>&1")
+    lab.host.sh("cd /var/lib/lab; until [ -s left ] && [ -s right ] && [ -s lines ]; do sleep 0.05; done")
+    root = int(lab.host.sh("pgrep -of 'sh tree.sh'"))
+    sums = [lab.host.checksum(f"/var/lib/lab/{name}") for name in ("left", "right")]
+    tree = lab.host.sh(f"pgrep -P {root} | sort -n").split()
+    assert len(tree) == 4
+    made, back = lab.play(
+        image("present", pid=root, path=f"{STORE}/tree", leave_running=False),
+        image("restored", path=f"{STORE}/tree"),
+    )
+    made.ok(changed=True)
+    back.ok(changed=True)
+    assert set(first(made)["pids"]) >= {root, *map(int, tree)}
+    assert lab.host.sh(f"pgrep -P {root} | sort -n").split() == tree
+    for name in ("left", "right"):
+        assert lab.host.counts(f"/var/lib/lab/{name}")
+    assert [lab.host.checksum(f"/var/lib/lab/{name}") for name in ("left", "right")] == sums
+    time.sleep(0.5)
+    # Each number once, in order: nothing of the pipe or of the file's offset is lost or doubled.
+    lines = [int(line) for line in lab.host.sh("cat /var/lib/lab/lines").split()]
+    assert lines == list(range(1, len(lines) + 1))
+    lab.host.sh(f"pkill -9 -P {root}; kill -9 {root}; true")
+    (absent,) = lab.play(image("absent", path=f"{STORE}/tree"))
+    absent.ok(changed=True)
+
+
+def test_three_at_once_into_a_store_and_back(lab: Lab) -> None:
+    jobs = lab.start(*[Workload()] * 3)
+    pids = [job.pid for job in jobs]
+    made, back, again = lab.play(
+        image("present", pids=pids, store=STORE, leave_running=False, parallel=2, compress="zstd"),
+        image("restored", store=STORE),
+        image("restored", store=STORE),
+    )
+    made.ok(changed=True)
+    back.ok(changed=True)
+    again.ok(changed=False)
+    assert sorted(one["pid"] for one in back.data["images"]) == sorted(pids)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_one_of_three_fails(lab: Lab, together: bool) -> None:
+    """An io_uring, allowed past nothing: here a managed process that the engine is told to try."""
+    *jobs, managed = lab.start(Workload(), Workload(), Workload("managed"))
+    pids = [job.pid for job in (*jobs, managed)]
+    (made,) = lab.play(
+        image("present", pids=pids, store=STORE, leave_running=False, all_or_nothing=together, allow=["uvm_managed"])
+    )
+    assert made.failed
+    made.says(f"pid-{managed.pid}", "NOT_SUPPORTED")
+    after = {one["pid"]: one["after"] for one in made.data["images"]}
+    assert after[managed.pid] == "absent"
+    assert {after[job.pid] for job in jobs} == ({"absent"} if together else {"present"})
+    if not together:
+        assert gone(lab, *jobs)
+        lab.play(image("restored", store=STORE))[0].ok(changed=True)
+
+
+def test_a_snapshot_of_one_that_goes_on(lab: Lab) -> None:
+    job = lab.one()
+    snap: dict[str, Any] = {"pid": job.pid, "path": f"{STORE}/snap", "leave_running": True}
+    made, again, refused, absent = lab.play(
+        image("present", **snap),
+        image("present", **snap),
+        image("restored", path=f"{STORE}/snap"),
+        image("absent", path=f"{STORE}/snap"),
+    )
+    made.ok(changed=True)
+    again.ok(changed=False)
+    refused.refused("second_life", str(job.pid))
+    absent.ok(changed=True)
+
+
+def test_what_was_parked_with_a_guard_is_dumped_and_comes_back_running(lab: Lab) -> None:
+    job = lab.one()
+    suspended, made, back = lab.play(
+        cuda("checkpointed", [job.pid]),
+        image("present", pid=job.pid, path=f"{STORE}/parked", leave_running=False),
+        image("restored", path=f"{STORE}/parked"),
+    )
+    suspended.ok(changed=True)
+    made.ok(changed=True)
+    back.ok(changed=True)
+
+
+def test_an_image_that_was_not_restored_is_kept(lab: Lab) -> None:
+    job = lab.one()
+    path = f"{STORE}/kept"
+    made, refused, pruned, back, again, absent = lab.play(
+        image("present", pid=job.pid, path=path, leave_running=False),
+        image("absent", path=path),
+        image("absent", store=STORE, keep=0),
+        image("restored", path=path),
+        image("absent", store=STORE, keep=0),
+        image("absent", path=path),
+    )
+    made.ok(changed=True)
+    refused.refused(str(job.pid), "force: true")
+    pruned.ok(changed=False)
+    back.ok(changed=True)
+    again.ok(changed=True)
+    absent.ok(changed=False)
+
+
+def test_what_was_restored_can_be_dumped_again_in_its_place(lab: Lab) -> None:
+    job = lab.one()
+    path = f"{STORE}/again"
+    dump: dict[str, Any] = {"pid": job.pid, "path": path, "leave_running": False}
+    results = lab.play(
+        image("present", **dump),
+        image("restored", path=path),
+        image("present", **dump),
+        image("restored", path=path),
+        image("restored", path=path),
+    )
+    assert [result.ok().changed for result in results] == [True, True, True, True, False]
+    lineages = {first(result)["lineage"] for result in results}
+    assert len(lineages) == 1
+
+
+def test_another_process_is_never_taken_for_the_one_in_the_image(lab: Lab) -> None:
+    job, other = lab.start(Workload(), Workload())
+    path = f"{STORE}/mine"
+    made, refused = lab.play(
+        image("present", pid=job.pid, path=path, leave_running=False),
+        image("present", pid=other.pid, path=path, leave_running=False),
+    )
+    made.ok(changed=True)
+    refused.refused(str(other.pid), path)
+    lab.play(image("restored", path=path))[0].ok(changed=True)
+
+
+def test_a_changed_image_is_refused(lab: Lab) -> None:
+    job = lab.one()
+    path = f"{STORE}/changed"
+    lab.play(image("present", pid=job.pid, path=path, leave_running=False))[0].ok(changed=True)
+    pages = lab.host.sh(f"ls {path}/pages-*.img | head -n 1")
+    lab.host.sh(f"cp {pages} /var/lib/pages && printf X | dd of={pages} bs=1 seek=5000 conv=notrunc status=none")
+    (refused,) = lab.play(image("restored", path=path))
+    assert refused.failed and not refused.changed
+    refused.says("pages-", "chunk")
+    lab.host.sh(f"cat /var/lib/pages > {pages}")
+    lab.play(image("restored", path=path))[0].ok(changed=True)
+
+
+def test_bad_input_is_refused_before_anything(lab: Lab) -> None:
+    job = lab.one()
+    results = lab.play(
+        image("present", pid=job.pid, path=f"{STORE}/x"),
+        image("present", pid=job.pid, path="relative/x", leave_running=False),
+        image("present", pids=[job.pid, 1], path=f"{STORE}/x", leave_running=False),
+        image("present", path=f"{STORE}/x", leave_running=False),
+        image("restored", pid=job.pid, path=f"{STORE}/x"),
+        image("restored", path=f"{STORE}/x"),
+        image("absent", store=STORE),
+        image("present", pid=job.pid, path="/tmp/x", leave_running=False),
+        image("present", pid=4000000, path=f"{STORE}/x", leave_running=False),
+    )
+    words = [
+        ("leave_running",),
+        ("path", "absolute"),
+        ("path", "store"),
+        ("pid",),
+        ("path",),
+        (f"{STORE}/x", "no image"),
+        ("keep", "max_age"),
+        ("/tmp", "write"),
+        ("4000000",),
+    ]
+    for result, expected in zip(results, words, strict=True):
+        result.refused(*expected)
