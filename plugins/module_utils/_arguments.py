@@ -55,6 +55,7 @@ class Options:
     journal: str
     run_id: str
     check: bool
+    unit_policy: str = "refuse"
 
 
 def parse_pids(raw: Sequence[Any]) -> Tuple[Wanted, ...]:

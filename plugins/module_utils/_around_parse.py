@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Dict, Iterable, List, Mapping, Tuple
+from typing import Dict, Iterable, List, Mapping, Sequence, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._peers import is_loopback
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._sockets import LISTEN, TcpSocket
@@ -99,18 +99,28 @@ def rotated_from(path: str) -> str:
     return match.group("name") if match and not match.group("name").endswith((".so", "/")) else ""
 
 
+def children_of(parents: Mapping[int, int]) -> Dict[int, List[int]]:
+    """parents: PID -> its parent's."""
+    children: Dict[int, List[int]] = {}
+    for pid in sorted(parents):
+        children.setdefault(parents[pid], []).append(pid)
+    return children
+
+
+def below(root: int, children: Mapping[int, Sequence[int]]) -> Tuple[int, ...]:
+    """The process and everything below it, parents before children. children: of `children_of`."""
+    found, seen = [root], {root}
+    for pid in found:
+        # Parents that were read one after another may make a ring, where a number was used again meanwhile.
+        more = [one for one in children.get(pid, ()) if one not in seen]
+        seen.update(more)
+        found.extend(more)
+    return tuple(found)
+
+
 def descendants(root: int, parents: Mapping[int, int]) -> Tuple[int, ...]:
     """The process and everything below it, parents before children; () where it is gone."""
-    children: Dict[int, List[int]] = {}
-    for pid, parent in parents.items():
-        children.setdefault(parent, []).append(pid)
-    found: List[int] = []
-    waiting = [root] if root in parents else []
-    while waiting:
-        pid = waiting.pop(0)
-        found.append(pid)
-        waiting.extend(sorted(children.get(pid, ())))
-    return tuple(found)
+    return below(root, children_of(parents)) if root in parents else ()
 
 
 def deleted_mappings(maps: str) -> Tuple[Tuple[str, int], ...]:

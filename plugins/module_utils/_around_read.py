@@ -25,8 +25,9 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._around import
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._around_parse import (
     FdInfo,
     Mounts,
+    below,
+    children_of,
     deleted_mappings,
-    descendants,
     external_connections,
     is_network,
     parse_fdinfo,
@@ -170,6 +171,7 @@ class _Everyone:
 
     def __init__(self) -> None:
         self._known: Optional[Dict[int, Stat]] = None
+        self._children: Dict[int, List[int]] = {}
         self._tables = SocketTables()
         self._mounts: Dict[str, Mounts] = {}
 
@@ -181,15 +183,16 @@ class _Everyone:
                 stat = read_stat(f"/proc/{name}/stat") if name.isdigit() else None
                 if stat is not None:
                     self._known[int(name)] = stat
+            self._children = children_of({pid: stat.parent for pid, stat in self._known.items()})
         return self._known
 
     def ties(self, process: ProcessSnapshot) -> Ties:
-        pids = descendants(process.pid, {pid: stat.parent for pid, stat in self.stats.items()})
+        pids = below(process.pid, self._children) if process.pid in self.stats else ()
         opened = _Opened()
         mappings: List[DeletedMapping] = []
         for pid in pids:
             self._look(pid, opened, mappings)
-        table = self._tables.of(f"/proc/{process.pid}")
+        table = self._tables.of(f"/proc/{process.pid}", opened.sockets)
         connected = _connected(opened, table)
         return Ties(
             members=tuple(

@@ -42,6 +42,8 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process impor
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._snapshot import Snapshot, read_snapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._subject import Subject
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._survey import Survey
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._unit_hold import UnitHoldError, UnitHolds
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._unit_hold_plan import SUSPEND, Done, Look, lift
 
 QUERY_SECONDS = 60.0
 BUSY_SECONDS = 600.0
@@ -98,6 +100,9 @@ class Engine:
         self.subjects: List[Subject] = []
         self.findings: List[Finding] = []
         self.warnings: List[str] = []
+        self.units: List[Done] = []
+        self._holds = UnitHolds(journal)
+        self._held = Look(SUSPEND)
 
     @property
     def huge_pages(self) -> str:
@@ -165,6 +170,7 @@ class Engine:
     def _mend(self) -> None:
         """What a dead run left behind on the host, besides its processes."""
         self.warnings.extend(HugePages(self._journal).mend(is_alive))
+        self.warnings.extend(self._holds.mend())
         self._journal.drop_reservations(is_alive)
 
     # What is there
@@ -284,7 +290,13 @@ class Engine:
 
     def _gate(self, action: str, subjects: Sequence[Subject]) -> List[Finding]:
         """The blocking findings; all of them are noted with their process."""
-        return self._note(self._survey.evaluate(action, subjects))
+        findings = self._survey.evaluate(action, subjects)
+        if self._options.unit_policy == "hold" and action != "resume":
+            self._held = self._holds.look(SUSPEND, [subject.process.identity for subject in subjects])
+            findings = (*lift(findings, self._held), *self._held.findings)
+            if self._options.check:
+                self.units = self._held.done
+        return self._note(findings)
 
     def _note(self, findings: Sequence[Finding]) -> List[Finding]:
         self.findings.extend(findings)
@@ -337,10 +349,33 @@ class Engine:
         self._settle_workers([subject.pid for subject in self.subjects if subject.plan])
         away = [subject for subject in self.subjects if set(subject.plan) & {"lock", "checkpoint"}]
         towards = [subject for subject in self.subjects if subject.plan and subject not in away]
-        if away:
-            self._away(away)
-        if towards:
-            self._towards(towards)
+        try:
+            if away:
+                self._hold_units()
+                self._away(away)
+            if towards:
+                self._towards(towards)
+        except Failed:
+            self._release_units()
+            raise
+        self._release_units()
+
+    def _hold_units(self) -> None:
+        """Before the first of them is locked: from there on it may no longer report."""
+        try:
+            self.units.extend(self._holds.hold(self._held))
+        except UnitHoldError as error:
+            raise Refused([error.finding]) from error
+
+    def _release_units(self) -> None:
+        """Of those that run, or have ended. Held by an earlier run as well, whatever this one was told."""
+        over = [one for one in self.subjects if one.state == "gone" or (one.state == "running" and not one.stopped)]
+        try:
+            done, warnings = self._holds.release_processes(one.process.identity for one in over)
+        except JournalError as error:
+            done, warnings = [], [str(error)]
+        self.units.extend(done)
+        self.warnings.extend(warnings)
 
     def _away(self, subjects: Sequence[Subject]) -> None:
         options = self._options

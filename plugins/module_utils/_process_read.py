@@ -36,10 +36,20 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_parse
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._sockets import SocketTables, Table
 
+_PIECE = 1 << 16
+
 
 def read_bytes(path: str) -> bytes:
-    with open(path, "rb") as stream:
-        return stream.read()
+    """A file of /proc as a whole. Without a buffered stream, which costs more than such a file. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = piece = os.read(descriptor, _PIECE)
+        while piece:
+            piece = os.read(descriptor, _PIECE)
+            data += piece
+        return data
+    finally:
+        os.close(descriptor)
 
 
 def read_text(path: str) -> str:
@@ -132,10 +142,10 @@ class _Files:
         except OSError:
             self.missing.append("descriptors")
             return None
-        targets = []
+        targets, directory = [], self.base + "/fd/"
         for name in names:
             try:
-                targets.append(os.readlink(f"{self.base}/fd/{name}"))
+                targets.append(os.readlink(directory + name))
             except FileNotFoundError:
                 continue  # closed in between
             except OSError:
@@ -222,13 +232,14 @@ class Reader:
         return Found(snapshot, () if held.opened is None else held.opened.inodes, held.table)
 
     def _held(self, files: _Files, maps: Optional[bytes]) -> _Held:
+        mapped, opened = files.content("maps", "mappings") if maps is None else maps, files.descriptors()
         return _Held(
-            maps=files.content("maps", "mappings") if maps is None else maps,
-            opened=files.descriptors(),
+            maps=mapped,
+            opened=opened,
             environment=files.content("environ", "environment"),
             command=files.content("cmdline", "command") or b"",
             executable=files.executable(),
-            table=self._tables.of(files.base),
+            table=self._tables.of(files.base, () if opened is None else opened.inodes),
         )
 
     def _snapshot(

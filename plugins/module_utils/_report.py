@@ -34,6 +34,7 @@ def report(engine: Optional[Engine], seconds: float = 0.0) -> Dict[str, Any]:
         "run_id": options.run_id,
         "backend": engine.backend.name,
         "huge_pages": engine.huge_pages,
+        "units": [one.as_dict() for one in engine.units],
         "seconds": round(seconds, 3),
         "processes": processes,
         "findings": [asdict(finding) for finding in engine.findings],

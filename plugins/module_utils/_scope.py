@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from typing import List, Sequence
 
 SECONDS = 10.0
+_PAUSE = 0.005
 
 
 def command(busctl: str, name: str, description: str, pids: Sequence[int]) -> List[str]:
@@ -43,4 +45,23 @@ def move(name: str, description: str, pids: Sequence[int]) -> str:
         return f"the workers stay in the session's control group: {error}"
     if done.returncode != 0:
         return f"the workers stay in the session's control group: {done.stderr.decode(errors='replace').strip()}"
+    return _wait(f"{name}.scope", pids)
+
+
+def _wait(scope: str, pids: Sequence[int]) -> str:
+    """What systemd answers with is a job that it has yet to do. Until then, whatever they fork stays behind."""
+    end = time.monotonic() + SECONDS
+    while not all(_is_in(scope, pid) for pid in pids):
+        if time.monotonic() > end:
+            return f"systemd has not moved them into {scope} within {SECONDS:.0f} s"
+        time.sleep(_PAUSE)
     return ""
+
+
+def _is_in(scope: str, pid: int) -> bool:
+    """Also where it has ended meanwhile."""
+    try:
+        with open(f"/proc/{pid}/cgroup") as stream:
+            return any(line.rstrip().endswith("/" + scope) for line in stream)
+    except OSError:
+        return True

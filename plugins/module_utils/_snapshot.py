@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, Callable, Dict, Iterable, Optional, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._around import Around, from_plain
@@ -38,15 +39,23 @@ class Snapshot:
     around: Optional[Tuple[Around, ...]] = None
     units: Tuple[Unit, ...] = ()
 
+    @cached_property
+    def _by_pid(self) -> Dict[int, ProcessSnapshot]:
+        return {one.pid: one for one in reversed(self.processes)}
+
+    @cached_property
+    def _around_by_pid(self) -> Dict[int, Around]:
+        return {one.pid: one for one in reversed(self.around or ())}
+
     def process(self, pid: int) -> Optional[ProcessSnapshot]:
-        return next((one for one in self.processes if one.pid == pid), None)
+        return self._by_pid.get(pid)
 
     def gpu(self, uuid: str) -> Optional[GpuSnapshot]:
         return next((one for one in self.gpus if one.uuid == uuid), None)
 
     def around_of(self, pid: int) -> Optional[Around]:
         """None: nobody looked, or it has ended before."""
-        return next((one for one in self.around or () if one.pid == pid), None)
+        return self._around_by_pid.get(pid)
 
     def unit(self, name: str) -> Optional[Unit]:
         return next((one for one in self.units if one.name == name), None)

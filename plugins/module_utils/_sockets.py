@@ -14,7 +14,7 @@ import os
 import socket
 import struct
 from dataclasses import dataclass
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, Iterable, List, Optional, Tuple
 
 ESTABLISHED, LISTEN = 1, 10
 End = Tuple[str, int]
@@ -113,7 +113,7 @@ def read_unix_peers() -> Optional[Dict[int, int]]:
 
 @dataclass(frozen=True)
 class Table:
-    """Of one network namespace. unix_peers: None is unknown."""
+    """Of one network namespace. unix_peers: None is unknown. tcp: see `SocketTables`."""
 
     namespace: str
     unix: Dict[int, str]
@@ -147,26 +147,47 @@ def _mark_of(directory: str) -> str:
 
 
 class SocketTables:
-    """The tables of the processes that are asked for; each network namespace is read once."""
+    """The tables of the processes that are asked for; each network namespace is read once.
+
+    For a list of TCP connections the kernel walks a table that grows with the host's memory, so it is asked only once
+    there is a process with a socket that is no unix socket: then for every namespace, as an end may be in any of them.
+    """
 
     def __init__(self) -> None:
         self._own = namespace_of("/proc/self")
         self._known: Dict[str, Optional[Table]] = {}
+        self._without_tcp: Dict[str, str] = {}
+        self._tcp_wanted = False
 
-    def of(self, directory: str) -> Optional[Table]:
-        """directory: /proc/PID, or that of one of its threads. None: it may not be read, or the process is gone."""
+    def of(self, directory: str, inodes: Iterable[int]) -> Optional[Table]:
+        """directory: /proc/PID, or that of one of its threads. inodes: of its sockets. None: it may not be read, or the
+        process is gone."""
         namespace = namespace_of(directory) or _mark_of(directory)
         if namespace not in self._known:
             self._known[namespace] = self._read(directory, namespace)
-        return self._known[namespace]
+        table = self._known[namespace]
+        if table is not None:
+            if namespace in self._without_tcp:
+                self._without_tcp[namespace] = directory  # the one before may have ended
+            self._tcp_wanted = self._tcp_wanted or any(inode not in table.unix for inode in inodes)
+        if self._tcp_wanted:
+            for other in tuple(self._without_tcp):
+                self._read_tcp(other)
+        return table
 
     def _read(self, directory: str, namespace: str) -> Optional[Table]:
         unix = _text(f"{directory}/net/unix")
         if unix is None:
             return None
-        sockets: Dict[int, TcpSocket] = {}
-        for name in ("tcp", "tcp6"):
-            for one in parse_tcp(_text(f"{directory}/net/{name}") or ""):
-                sockets[one.inode] = one
-        peers = read_unix_peers() if namespace == self._own else None
-        return Table(namespace, parse_unix(unix), sockets, peers)
+        self._without_tcp[namespace] = directory
+        return Table(namespace, parse_unix(unix), {}, read_unix_peers() if namespace == self._own else None)
+
+    def _read_tcp(self, namespace: str) -> None:
+        """Left for the next process of that namespace where this one has ended."""
+        table, directory = self._known[namespace], self._without_tcp[namespace]
+        texts = [_text(f"{directory}/net/{name}") for name in ("tcp", "tcp6")]
+        if table is None or (None in texts and not os.path.exists(directory)):
+            return
+        for text in texts:
+            table.tcp.update((one.inode, one) for one in parse_tcp(text or ""))
+        del self._without_tcp[namespace]

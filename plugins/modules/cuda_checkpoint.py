@@ -205,6 +205,20 @@ options:
       always: Sets V(always) while processes are being suspended and resumed, whatever it is otherwise.
       keep: Leaves it alone.
     default: auto
+  unit_policy:
+    description:
+      - What to do with a systemd service that would kill a parked process because it does not report (C(WatchdogSec=)).
+      - It is let go again by the task that resumes the process, which does not need this option. Also when that was
+        held by a run that crashed, or when the process has ended. A reboot ends it.
+      - C(Restart=) is left alone, because a process that is suspended does not end.
+    type: str
+    choices:
+      refuse: >-
+        The process is refused with the finding V(systemd_watchdog), unless O(allow) overrides it.
+      hold: >-
+        The watchdog of the service is switched off before the process is locked, and on again once it runs. Needs
+        root. A service of a user's own service manager, and one that is being started or stopped, is refused.
+    default: refuse
   run_id:
     description:
       - A name for this run in the journal and in what is returned, to find what belongs together. Up to 64 letters,
@@ -269,6 +283,13 @@ EXAMPLES = r"""
     lock_timeout: 60
     step_timeout: 300
 
+- name: Suspend a service that has a watchdog, which is switched off until the service is resumed
+  gpufleet.checkpoint.cuda_checkpoint:
+    state: checkpointed
+    select:
+      unit: inference.service
+    unit_policy: hold
+
 - name: Suspend two processes of which one was stopped by somebody with SIGSTOP
   gpufleet.checkpoint.cuda_checkpoint:
     state: checkpointed
@@ -332,6 +353,33 @@ huge_pages:
   returned: when the options are valid
   type: str
   sample: madvise -> always -> madvise
+units:
+  description:
+    - The systemd services that were held or let go. See O(unit_policy). In check mode, those that a run would hold.
+  returned: when the options are valid
+  type: list
+  elements: dict
+  contains:
+    unit:
+      description: The name of the service.
+      returned: success
+      type: str
+      sample: inference.service
+    held:
+      description: V(true) if it is held now, V(false) if it was let go.
+      returned: success
+      type: bool
+      sample: true
+    watchdog:
+      description: The time of its watchdog that was switched off, or on again, in seconds. V(0) for none.
+      returned: success
+      type: float
+      sample: 30.0
+    restart:
+      description: Whether its C(Restart=) is concerned, too. Only by images.
+      returned: success
+      type: bool
+      sample: false
 processes:
   description:
     - One entry per process, in the order of O(pids), or by PID with O(select).
@@ -656,6 +704,7 @@ ARGUMENTS = {
     "huge_pages": {"type": "str", "choices": ["auto", "always", "keep"], "default": "auto"},
     "full_command": {"type": "bool", "default": False},
     "journal": {"type": "path", "default": "/var/lib/gpufleet/checkpoint.db"},
+    "unit_policy": {"type": "str", "choices": ["refuse", "hold"], "default": "refuse"},
     "run_id": {"type": "str"},
 }
 
@@ -682,6 +731,7 @@ def options_of(params: Mapping[str, Any], check: bool) -> _arguments.Options:
         journal=os.path.abspath(params["journal"]),
         run_id=_arguments.parse_run_id(params["run_id"]),
         check=check,
+        unit_policy=params["unit_policy"],
     )
 
 

@@ -52,6 +52,7 @@ def test_what_is_restored_is_in_no_session(host: Lab) -> None:
         )
         made.ok(changed=True)
         back.ok(changed=True)
+        assert first(back)["warnings"] == []
         group = lab.host.sh(f"cat /proc/{job.pid}/cgroup")
         assert "gpufleet-restored-" in group and "session-" not in group, group
         # Each session's processes are killed with it, as logind does where it is told to.

@@ -210,8 +210,8 @@ def _size_remedy(others: Iterable[Tuple[str, int, int]]) -> str:
     path, was, now = next(iter(others))
     if now > was:
         return (
-            f"Bring them back as they were. One that only got longer may be cut: truncate -s {was} {path}; for a program "
-            "or library, undo its upgrade"
+            f"Bring them back as they were. One that only got longer may be cut: truncate -s {was} {path}; for a "
+            "program or library, undo its upgrade"
         )
     return "Bring them back as they were; for a program or library, undo its upgrade"
 

@@ -33,6 +33,7 @@ _PAGEMAP, _FILES, _REMAP = 0x56084025, 0x56303138, 0x59133954
 _STATES = {1: "alive", 2: "dead", 3: "stopped", 4: "helper", 6: "zombie"}
 _GHOST = 1
 _REGULAR = 1
+_KIND = 0o170000
 _IN_PARENT, _PRESENT = 1, 4
 _DONE = {"dump": "Dumping finished successfully", "restore": "Restore finished successfully"}
 _VERSIONS = (1, 2)
@@ -156,7 +157,7 @@ def regular_files(directory: str) -> Tuple[OpenRegular, ...]:
         if number(message, 1, name) != _REGULAR:
             continue
         entry = parse(content(message, 3, name), name)
-        if not stat.S_ISREG(number(entry, 10, name, stat.S_IFREG)):
+        if number(entry, 10, name, stat.S_IFREG) & _KIND != stat.S_IFREG:
             continue
         path = os.fsdecode(content(entry, 6, name))
         if not path.startswith("/"):

@@ -101,7 +101,7 @@ def _told(rule: Rule, match: Match[str], number: int, reading: Reading) -> Decod
     holder = _holder(rule, line, groups.get("ino", ""), reading)
     if "pid" in groups:
         pid = int(groups["pid"])
-        holder = holder if pid == holder.pid else Holder(pid, path=holder.path)
+        holder = holder if pid == holder.pid else Holder(pid, reading.names.get(pid, ""), holder.path)
     if "fd" in groups:
         holder = Holder(holder.pid, holder.name, holder.path, int(groups["fd"]))
     evidence = [line]

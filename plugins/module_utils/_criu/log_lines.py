@@ -3,16 +3,16 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The lines of CRIU's log (-v4), with the task that each is about. Pure.
 
-    (00.001783)   1004: Error (criu/files-reg.c:2175): File var/data.bin has bad size 18 (expect 10)
-    (00.007066) pie: 1148: Error (criu/pie/restorer.c:2106): Unable to create a thread: -17
-    Error (criu/image.c:721): Can't open dir /var/images: No such file or directory
+(00.001783)   1004: Error (criu/files-reg.c:2175): File var/data.bin has bad size 18 (expect 10)
+(00.007066) pie: 1148: Error (criu/pie/restorer.c:2106): Unable to create a thread: -17
+Error (criu/image.c:721): Can't open dir /var/images: No such file or directory
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Dict, List, Optional
+from typing import Dict, List, Optional, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import printable
 
@@ -58,7 +58,7 @@ class Line:
 @dataclass
 class Reading:
     """sockets: who has the unix socket with this inode, or the one that is connected to it. terminals, locks: who has
-    one, in the order of the log. ghosts: deleted files that an image has, as they were called.
+    one, in the order of the log. ghosts: deleted files that an image has, as they were called. names: of processes.
     """
 
     lines: List[Line] = field(default_factory=list)
@@ -66,6 +66,7 @@ class Reading:
     terminals: List[Holder] = field(default_factory=list)
     locks: List[Holder] = field(default_factory=list)
     ghosts: List[str] = field(default_factory=list)
+    names: Dict[int, str] = field(default_factory=dict)
 
 
 def read(log: str) -> Reading:
@@ -90,12 +91,16 @@ class _Reader:
         self.reading = Reading()
         self.task = Holder()
         self._descriptor: Optional[int] = None
-        self._unnamed: List[List[Holder]] = []
+        # Those that wait for the path of their file, and whether its descriptor was told.
+        self._unnamed: List[Tuple[List[Holder], bool]] = []
 
     def take(self, text: str) -> None:
         task = _TASK.match(text)
         if task or _BEHIND.match(text):
             self.task = Holder(int(task.group(1)), task.group(2)) if task else Holder()
+            if task:
+                self.reading.names[int(task.group(1))] = task.group(2)
+            self._descriptor = None
             self._unnamed.clear()
             return
         mapped = _MAP.match(text)
@@ -114,20 +119,20 @@ class _Reader:
         self._take_file(text)
 
     def _take_file(self, text: str) -> None:
-        """A terminal or lock is told of first, and then the path of the file."""
+        """The order is: lock, descriptor, terminal, path of the file."""
         file = _FILE.match(text)
         if not file:
             for pattern, holders in ((_TERMINAL, self.reading.terminals), (_LOCK, self.reading.locks)):
                 if pattern.match(text):
-                    holders.append(self._holder())
-                    self._unnamed.append(holders)
+                    holders.append(Holder(self.task.pid, self.task.name))
+                    self._unnamed.append((holders, pattern is _TERMINAL))
         elif file.group(1):
             self._descriptor = int(file.group(1))
-            self._unnamed.clear()
+            self._unnamed = [(holders, True) for holders, told in self._unnamed if not told]
         else:
-            for holders in self._unnamed:
-                holders[-1] = self._holder(file.group(3))
+            for holders, _told in self._unnamed:
+                holders[-1] = Holder(self.task.pid, self.task.name, file.group(3), self._descriptor)
             self._unnamed.clear()
 
-    def _holder(self, path: str = "") -> Holder:
-        return Holder(self.task.pid, self.task.name, path, self._descriptor)
+    def _holder(self) -> Holder:
+        return Holder(self.task.pid, self.task.name, "", self._descriptor)

@@ -68,8 +68,21 @@ SURE: Tuple[Rule, ...] = (
     _rule("overmounted_file", r"Open files on overmounted mounts .*fd=-?(?P<fd>\d+) path=(?P<path>.*)", DUMP),
     _rule("file_lock", r"Some file locks are hold by dumping tasks", DUMP, whose=LOCK),
     # Sockets
-    _rule("external_unix_stream", r"Runaway socket: ino (?P<ino>\d+) .* type\s+[15] .* name (?P<path>.*)", DUMP, plain=True, whose=SOCKET),
-    _rule("external_unix_socket", r"Runaway socket: ino (?P<ino>\d+) .* type\s+2 .* name (?P<path>.*)", DUMP, plain=True, whose=SOCKET),
+    _rule(
+        "external_unix_stream",
+        r"(?:Runaway socket|Ext stream not supported): ino (?P<ino>\d+) .* type\s+[15] .* name (?P<path>.*)",
+        DUMP,
+        plain=True,
+        whose=SOCKET,
+    ),
+    _rule("external_unix_stream", r"Ext dgram w/o name: ino (?P<ino>\d+) ", DUMP, plain=True, whose=SOCKET),
+    _rule(
+        "external_unix_socket",
+        r"Runaway socket: ino (?P<ino>\d+) .* type\s+2 .* name (?P<path>.*)",
+        DUMP,
+        plain=True,
+        whose=SOCKET,
+    ),
     _rule("external_unix_stream", r"Can't dump half of stream unix connection\. .*peer name: (?P<path>.*)", DUMP),
     _rule(
         "external_unix_stream",
@@ -91,7 +104,9 @@ SURE: Tuple[Rule, ...] = (
     _rule("terminal", r"A session leader of (?:zombie process )?(?P<pid>\d+)\(\d+\) is outside", DUMP),
     # Namespaces, mounts, shared memory
     _rule("sysv_shm", r"Task (?P<pid>\d+) with SysVIPC shmem map", DUMP),
-    _rule("external_mount", r"\d+:\.?(?P<path>\S+) (?:doesn't have a proper root mount|mountpoint is unsupported)", DUMP),
+    _rule(
+        "external_mount", r"\d+:\.?(?P<path>\S+) (?:doesn't have a proper root mount|mountpoint is unsupported)", DUMP
+    ),
     _rule("external_mount", r"Mount \d+ \.?(?P<path>\S+) \(master_id: .*unreachable", DUMP),
     _rule("external_mount", r"Mount \d+:\.?(?P<path>\S+) is autodetected external mount", DUMP),
     _rule("external_mount", r"FS mnt \.?(?P<path>\S+) dev \S+ root \S+ unsupported", DUMP),
@@ -101,7 +116,9 @@ SURE: Tuple[Rule, ...] = (
     _rule("timeout", r"Unseizable non-zombie (?P<pid>\d+) found", DUMP),
     _rule("died", r"(?P<pid>\d+) was killed by \d+ unexpectedly|ptrace: No such process", DUMP),
     # Room
-    _rule("no_space", r"Can't (?:send data|create ghost .*|send ghost .*): (?:No space|Disk quota)", RESTORE, whose=GHOST),
+    _rule(
+        "no_space", r"Can't (?:send data|create ghost .*|send ghost .*): (?:No space|Disk quota)", RESTORE, whose=GHOST
+    ),
     _rule("no_space", r"(?:No space left on device|Disk quota exceeded|File too large)$"),
     # Restore: files
     _rule("bad_file_size", r"File (?P<path>.*) has bad size \d+ \(expect \d+\)", RESTORE),

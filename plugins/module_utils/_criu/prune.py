@@ -4,7 +4,7 @@
 """Which images of a store may go. Pure.
 
 What is not spent is a process that exists nowhere else, or may be needed again: it goes with force only. A snapshot
-whose process went on is of no use any more once a later image of the same lineage is there.
+whose process went on is of no use any more once a later image of the same lineage is there, which was not spent either.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ def prune(
 def _due(image: Image, rank: int, now: float, keep: Optional[int], max_age: Optional[float]) -> str:
     """Why it would have to go, "" for no reason."""
     if keep is not None and rank > keep:
-        return f"{keep} newer {'snapshot' if image.manifest.snapshot else 'image'}{'' if keep == 1 else 's'} stay"
+        kind = "snapshot" if image.manifest.snapshot else "image"
+        if keep == 0:
+            return "none is kept"
+        return f"it is not the newest {kind}" if keep == 1 else f"it is not among the newest {keep} {kind}s"
     age = now - image.manifest.created
     if max_age is not None and age > max_age:
         return f"it is {_span(age)} old, more than {_span(max_age)}"
@@ -67,8 +70,8 @@ def _held(image: Image, images: Sequence[Image], force: bool) -> str:
         return ""
     if not manifest.snapshot:
         return "it is not spent: its process exists nowhere else (force: true deletes it)"
-    later = (one for one in images if one.manifest.lineage == manifest.lineage and one is not image)
-    if any(one.manifest.created > manifest.created for one in later):
+    same = (one for one in images if one.manifest.lineage == manifest.lineage and one.life.state != SPENT)
+    if any(one.manifest.created > manifest.created for one in same):
         return ""
     return "it is the last snapshot of its process (force: true deletes it)"
 

@@ -222,7 +222,12 @@ def leftovers() -> dict[str, Any]:
         "huge_pages": read(HUGE_PAGES),
         "live": [row for row in journal(LATEST) if (row["pid"], row["start_ticks"]) in lives and row["status"] in LIVE],
         "rows": rows,
-        "groups": [str(path) for path in Path("/sys/fs/cgroup").glob("**/*gpufleet*")],
+        # What was restored lives on in a scope of its own.
+        "groups": [
+            str(path)
+            for path in Path("/sys/fs/cgroup").glob("**/*gpufleet*")
+            if not path.name.startswith("gpufleet-restored-")
+        ],
         "remote": [str(path) for path in (Path.home() / ".ansible/tmp").glob("*")],
     }
 

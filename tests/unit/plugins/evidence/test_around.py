@@ -98,6 +98,7 @@ def test_the_tree_below_a_process() -> None:
     parents = {1: 0, 5: 1, 6: 5, 9: 6, 7: 5, 8: 1}
     assert parse.descendants(5, parents) == (5, 6, 7, 9)
     assert parse.descendants(4, parents) == ()
+    assert parse.descendants(5, {5: 9, 9: 5}) == (5, 9)
 
 
 def test_mapped_files_without_a_name() -> None:

@@ -244,16 +244,16 @@ def test_only_what_may_be_cuda_is_looked_into(
 
 def test_what_may_not_be_read_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """As for an ordinary user and somebody else's process."""
-    real_open, real_list, real_link = open, os.listdir, os.readlink
+    real_open, real_list, real_link = os.open, os.listdir, os.readlink
     hidden = tuple(f"/proc/{os.getpid()}/{name}" for name in ("maps", "environ", "fd", "exe", "ns/net"))
 
     def refuse(path: object) -> None:
         if str(path).startswith(hidden):
             raise PermissionError(13, "Permission denied", str(path))
 
-    def opened(path: object, *rest: object, **more: object) -> object:
+    def opened(path: str, flags: int) -> int:
         refuse(path)
-        return real_open(path, *rest, **more)  # type: ignore[call-overload]
+        return real_open(path, flags)
 
     def listed(path: str) -> List[str]:
         refuse(path)
@@ -263,7 +263,7 @@ def test_what_may_not_be_read_is_unknown(monkeypatch: pytest.MonkeyPatch) -> Non
         refuse(path)
         return real_link(path)
 
-    monkeypatch.setattr("builtins.open", opened)
+    monkeypatch.setattr(os, "open", opened)
     monkeypatch.setattr(os, "listdir", listed)
     monkeypatch.setattr(os, "readlink", linked)
     seen = _process.read_process(os.getpid())

@@ -138,7 +138,64 @@ def test_a_namespace_that_may_not_be_named_is_read_once_for_all_in_it(monkeypatc
     monkeypatch.setattr(_sockets, "namespace_of", lambda directory: "")
     monkeypatch.setattr(_sockets, "_text", counted)
     tables = _sockets.SocketTables()
-    first, second = tables.of(f"/proc/{os.getpid()}"), tables.of(f"/proc/{os.getppid()}")
+    first, second = tables.of(f"/proc/{os.getpid()}", [1]), tables.of(f"/proc/{os.getppid()}", [1])
     assert first is second is not None
     assert len(reads) == len(set(reads)) == 3
-    assert tables.of("/proc/self/nothing") is None
+    assert tables.of("/proc/self/nothing", ()) is None
+
+
+class Namespaces:
+    """/proc with processes in network namespaces: PID to namespace, and what their tables say."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **namespaces: str) -> None:
+        self.of = {f"/proc/{pid[1:]}": namespace for pid, namespace in namespaces.items()}
+        self.reads: list[str] = []
+        monkeypatch.setattr(_sockets, "namespace_of", lambda directory: self.of.get(directory, "own"))
+        monkeypatch.setattr(_sockets, "_text", self.text)
+        monkeypatch.setattr(_sockets.os.path, "exists", lambda directory: directory in self.of)
+
+    def text(self, path: str) -> str | None:
+        self.reads.append(path)
+        directory, _separator, name = path.partition("/net/")
+        if directory not in self.of:
+            return None
+        if name == "unix":
+            return "Num\n0000: 00000002 00000000 00010000 0001 01 7 @cuda-uvmfd-1-2\n"
+        inode = {"a": 8, "b": 9}[self.of[directory]]
+        line = "   0: 0100007F:1F90 0100007F:1F91 01 00000000:00000000 00:00000000 00000000     0        0"
+        return f"  sl\n{line} {inode} 1\n" if name == "tcp" else "  sl\n"
+
+    @property
+    def tcp_reads(self) -> list[str]:
+        return [path for path in self.reads if not path.endswith("unix")]
+
+
+def test_connections_are_not_asked_for_where_nobody_can_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    proc = Namespaces(monkeypatch, p10="a", p11="a", p20="b")
+    tables = _sockets.SocketTables()
+    for directory, inodes in (("/proc/10", [7]), ("/proc/11", []), ("/proc/20", [7])):
+        table = tables.of(directory, inodes)
+        assert table is not None and table.unix == {7: "@cuda-uvmfd-1-2"} and table.tcp == {}
+    assert proc.tcp_reads == []
+
+
+def test_one_process_with_another_socket_asks_for_every_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    proc = Namespaces(monkeypatch, p10="a", p11="a", p20="b")
+    tables = _sockets.SocketTables()
+    first = tables.of("/proc/10", [7])
+    second = tables.of("/proc/20", [7, 9])
+    assert first is not None and list(first.tcp) == [8]
+    assert second is not None and list(second.tcp) == [9]
+    assert tables.of("/proc/11", [8]) is first
+    assert proc.tcp_reads == [f"/proc/{pid}/net/{name}" for pid in (10, 20) for name in ("tcp", "tcp6")]
+
+
+def test_connections_are_read_of_another_process_where_the_first_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    proc = Namespaces(monkeypatch, p10="a", p11="a", p20="b")
+    tables = _sockets.SocketTables()
+    table = tables.of("/proc/10", [7])
+    del proc.of["/proc/10"]
+    tables.of("/proc/20", [9])
+    assert table is not None and table.tcp == {}
+    assert tables.of("/proc/11", [7]) is table
+    assert list(table.tcp) == [8]

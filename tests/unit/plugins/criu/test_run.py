@@ -1,0 +1,191 @@
+# Copyright (c) 2026, gpufleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""How CRIU is run: with programs in its place."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import run as runner
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.errors import CriuError
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.run import read_log, run
+
+
+def script(path: Path, text: str) -> list[str]:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return [str(path)]
+
+
+def wait_for(met: Callable[[], object], seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not met():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> str:
+    return str(tmp_path / "criu.log")
+
+
+def test_status_and_log(tmp_path: Path, log: str) -> None:
+    done = run(script(tmp_path / "criu", f"echo Error >{log}; sleep 0.2; exit 7"), log)
+    assert (done.rc, done.log, done.note) == (7, "Error\n", "")
+    assert 0.2 <= done.seconds < 10
+
+
+def test_success_and_signals(tmp_path: Path, log: str) -> None:
+    assert run(script(tmp_path / "criu", "exit 0"), log).rc == 0
+    assert run(script(tmp_path / "criu", "kill -9 $$"), log).rc == -9
+
+
+def test_what_it_says_without_a_log(tmp_path: Path, log: str) -> None:
+    done = run(script(tmp_path / "criu", "echo 'unrecognized option' >&2; exit 2"), log)
+    assert (done.rc, done.log) == (2, "unrecognized option\n")
+
+
+def test_its_surroundings(tmp_path: Path, log: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session of its own, no descriptor or setting of the caller, a fixed PATH, files for root alone."""
+    monkeypatch.setenv("CRIU_CONFIG_FILE", "/tmp/evil")
+    monkeypatch.setenv("LANG", "de_DE.UTF-8")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    inherited = os.open(os.devnull, os.O_RDONLY)
+    os.set_inheritable(inherited, True)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        done = run(
+            script(
+                tmp_path / "criu",
+                "{ env | grep -v ^PWD=; echo umask $(umask); pwd; ls -l /proc/$$/fd | sed 's/.* -> //' | sort -u; "
+                f"grep -E 'Sig(Blk|Ign)' /proc/$$/status; ps -o sid= -p $$; echo $$; }} >{log}; touch {tmp_path}/made",
+            ),
+            log,
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        os.close(inherited)
+    lines = done.log.split("\n")
+    assert {f"PATH={runner.PATH}", "LC_ALL=C", "umask 0077", "/", "/dev/null"} <= set(lines)
+    assert not any(one.startswith(("CRIU_CONFIG_FILE", "LANG", "LD_LIBRARY")) for one in lines)
+    assert "SigBlk:\t0000000000000000" in lines and "SigIgn:\t0000000000000000" in lines
+    assert lines[-3].strip() == lines[-2].strip(), "it leads its session"
+    assert [one for one in lines if one.startswith("/")] == ["/", "/dev/null", "/memfd:criu (deleted)",
+                                                              log, str(tmp_path / "criu")], lines  # fmt: skip
+    assert (tmp_path / "made").stat().st_mode & 0o777 == 0o600
+
+
+def test_its_libraries_are_found(tmp_path: Path, log: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/criu/lib")
+    assert run(script(tmp_path / "criu", f"echo $LD_LIBRARY_PATH >{log}"), log).log == "/opt/criu/lib\n"
+
+
+def test_before_it_begins(tmp_path: Path, log: str) -> None:
+    """It waits while it is moved; the PID is its own."""
+    seen: list[int] = []
+
+    def before(pid: int) -> str:
+        seen.append(pid)
+        time.sleep(0.1)
+        assert not os.path.exists(log)
+        return "moved"
+
+    done = run(script(tmp_path / "criu", f"echo $$ >{log}"), log, before=before)
+    assert done.log == f"{seen[0]}\n" and done.note == "moved"
+
+
+def test_it_does_not_begin_when_that_fails(tmp_path: Path, log: str) -> None:
+    def before(pid: int) -> str:
+        raise LookupError(pid)
+
+    with pytest.raises(LookupError) as caught:
+        run(script(tmp_path / "criu", f"echo begun >{log}"), log, before=before)
+    pid = caught.value.args[0]
+    wait_for(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie")
+    assert not os.path.exists(log)
+
+
+def test_past_its_time_it_goes_on(tmp_path: Path, log: str) -> None:
+    argv = script(tmp_path / "criu", f"echo begun >{log}; sleep 1; echo done >>{log}")
+    done = run(argv, log, seconds=0.4)
+    assert (done.rc, done.log) == (None, "begun\n") and done.seconds < 1
+    wait_for(lambda: Path(log).read_text() == "begun\ndone\n")
+
+
+def test_it_goes_on_without_its_caller(tmp_path: Path, log: str) -> None:
+    argv = script(tmp_path / "criu", f"echo begun >{log}; sleep 0.5; echo done >>{log}")
+    caller = (
+        "import sys; from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.run import run; "
+        f"run({argv!r}, {log!r})"
+    )
+    tree = Path(__file__).resolve().parents[4] / "build" / "tree"
+    with subprocess.Popen([sys.executable, "-c", caller], env={**os.environ, "PYTHONPATH": str(tree)}) as process:
+        wait_for(lambda: os.path.exists(log))
+        process.kill()
+    wait_for(lambda: Path(log).read_text() == "begun\ndone\n")
+
+
+def test_a_caller_that_dies_before_it_begins(tmp_path: Path, log: str) -> None:
+    argv = script(tmp_path / "criu", f"echo begun >{log}")
+    waiting = tmp_path / "waiting"
+    caller = (
+        "import os, time; from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.run import run; "
+        f"run({argv!r}, {log!r}, before=lambda pid: (open({str(waiting)!r}, 'w').write(str(pid)), os._exit(1)))"
+    )
+    tree = Path(__file__).resolve().parents[4] / "build" / "tree"
+    subprocess.run([sys.executable, "-c", caller], env={**os.environ, "PYTHONPATH": str(tree)}, check=False)
+    wait_for(lambda: waiting.exists())
+    time.sleep(0.2)
+    assert not os.path.exists(log)
+
+
+def test_nothing_is_left_behind(tmp_path: Path, log: str, new_children: Callable[[], list[psutil.Process]]) -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    for _round in range(3):
+        run(script(tmp_path / "criu", "exit 1"), log)
+    assert new_children() == []
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_program_that_cannot_be_executed(tmp_path: Path, log: str) -> None:
+    with pytest.raises(CriuError, match="criu: No such file or directory.*Run it by hand"):
+        run([str(tmp_path / "criu")], log)
+
+
+# The log
+
+
+def test_what_is_there_is_removed_and_no_link_followed(tmp_path: Path, log: str) -> None:
+    other = tmp_path / "other"
+    other.write_text("precious")
+    Path(log).symlink_to(other)
+    done = run(script(tmp_path / "criu", f"echo new >>{log}"), log)
+    assert done.log == "new\n" and other.read_text() == "precious" and not Path(log).is_symlink()
+    assert run(script(tmp_path / "criu", "exit 1"), log).log == ""
+
+
+def test_a_directory_in_its_place(tmp_path: Path, log: str) -> None:
+    Path(log).mkdir()
+    with pytest.raises(CriuError, match="it can't be removed: Is a directory"):
+        run(script(tmp_path / "criu", "exit 0"), log)
+
+
+def test_head_and_tail_of_a_large_one(log: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "HEAD_BYTES", 10)
+    monkeypatch.setattr(runner, "TAIL_BYTES", 5)
+    Path(log).write_bytes(b"0123456789abcde")
+    assert read_log(log) == "0123456789abcde"
+    Path(log).write_bytes(b"0123456789....abcde")
+    assert read_log(log) == "0123456789\n... 4 bytes left out ...\nabcde"
+    assert read_log(log + ".not") == ""
