@@ -363,7 +363,7 @@ class Engine:
     def _hold_units(self) -> None:
         """Before the first of them is locked: from there on it may no longer report."""
         try:
-            self.units.extend(self._holds.hold(self._held))
+            self.units = self._holds.hold(self._held)
         except UnitHoldError as error:
             raise Refused([error.finding]) from error
 
@@ -374,7 +374,8 @@ class Engine:
             done, warnings = self._holds.release_processes(one.process.identity for one in over)
         except JournalError as error:
             done, warnings = [], [str(error)]
-        self.units.extend(done)
+        names = {one.unit for one in done}
+        self.units = [one for one in self.units if one.unit not in names] + done
         self.warnings.extend(warnings)
 
     def _away(self, subjects: Sequence[Subject]) -> None:

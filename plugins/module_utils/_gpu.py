@@ -160,9 +160,10 @@ def _child(requests: int, answers: int) -> None:
 
 def _reap(pid: int, seconds: float) -> None:
     """A child inside the kernel may not end at once; then it is left to init."""
-    end = time.monotonic() + seconds
+    end, pause = time.monotonic() + seconds, 0.0002
     while os.waitpid(pid, os.WNOHANG)[0] == 0 and time.monotonic() < end:
-        time.sleep(0.002)
+        time.sleep(pause)
+        pause = min(2 * pause, 0.01)
 
 
 class GpuReader:
@@ -175,6 +176,7 @@ class GpuReader:
         requests, self._requests = os.pipe()
         self._answers, answers = os.pipe()
         self._buffer = b""
+        self._asked = False
         self._pid = os.fork()
         if self._pid == 0:
             try:
@@ -205,16 +207,24 @@ class GpuReader:
             _reap(self._pid, 1)
             self._pid = 0
 
-    def read(self, seconds: float = SECONDS) -> Tuple[GpuSnapshot, ...]:
-        """Every GPU of the host as it is now, in NVML's order. seconds: how long NVML may take.
-
-        Raises NvmlMissing without the Python package; NvmlError when NVML is not there, refuses, or is silent too long.
-        """
+    def ask(self) -> None:
+        """From now on NVML looks; `read` waits for what it sees. Raises NvmlError."""
         try:
             os.write(self._requests, b"?")
         except OSError:
             self.close()
             raise NvmlError("reading the GPUs", "the process that asked it died") from None
+        self._asked = True
+
+    def read(self, seconds: float = SECONDS) -> Tuple[GpuSnapshot, ...]:
+        """Every GPU of the host as it is now, or was when `ask` was called before, in NVML's order. seconds: how long
+        NVML may take.
+
+        Raises NvmlMissing without the Python package; NvmlError when NVML is not there, refuses, or is silent too long.
+        """
+        if not self._asked:
+            self.ask()
+        self._asked = False
         answer = json.loads(self._line(time.monotonic() + seconds, seconds).decode())
         if "missing" in answer:
             raise NvmlMissing(answer["missing"])

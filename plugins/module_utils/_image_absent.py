@@ -9,6 +9,7 @@ import os
 import time
 from typing import List
 
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _image_units as units
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import prune, store
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.errors import CriuError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.life import SPENT
@@ -16,6 +17,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.store im
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_engine import Subject, wait_for
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_job import ImageOptions
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import is_alive
 
 
 class Absent:
@@ -57,7 +59,9 @@ class Absent:
                 self._delete(subject)
             return
         subject.image, subject.lineage, subject.before = image, image.manifest.lineage, "present"
-        if image.life.state != SPENT and not image.manifest.snapshot and not self.options.force:
+        # Beside its living original, a snapshot is not what anybody depends on.
+        beside = image.manifest.snapshot and is_alive(image.manifest.root_identity)
+        if image.life.state != SPENT and not beside and not self.options.force:
             raise CriuError(
                 path,
                 f"it has not been restored: PID {image.manifest.root} ({image.manifest.name}) of "
@@ -73,6 +77,8 @@ class Absent:
         if not self.options.check:
             store.remove(subject.path)
             store.remove_partial_of(subject.path)
+            if subject.lineage:
+                units.let_go(self._journal, subject.lineage, subject.notes)
 
     def _old(self) -> None:
         images = []

@@ -72,6 +72,7 @@ def parse(params: Mapping[str, Any], check: bool) -> ImageOptions:
         criu=criu_options.parse({name: params[name] for name in CRIU}),
         criu_executable=params["criu_executable"] or "",
         step_timeout=params["step_timeout"],
+        unit_policy=params["unit_policy"],
         cuda=_cuda(params, (allow | lifted) & CUDA_ALLOW, check),
         journal=os.path.abspath(params["journal"]),
         run_id=_arguments.parse_run_id(params["run_id"]),
@@ -135,6 +136,7 @@ def _cuda(params: Mapping[str, Any], allow: FrozenSet[str], check: bool) -> _arg
         journal=os.path.abspath(params["journal"]),
         run_id=_arguments.parse_run_id(params["run_id"]),
         check=check,
+        unit_policy=params["unit_policy"],
     )
 
 

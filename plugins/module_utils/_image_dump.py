@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any, Dict, List, Optional, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _image_logs
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _image_units as units
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import (
     compress,
     digest,
@@ -43,7 +44,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.stillnes
     wait_gone,
     who_ran,
 )
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.tree import Tree
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.tree import OpenRegular, Tree
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import GpuSnapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._host import read_boot_id, read_host
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_job import ImageJob
@@ -68,7 +69,7 @@ class Dump:
         self._job = job
         self._journal = journal
         self._steps = steps
-        self._stopped: List[Identity] = []
+        self._stopped: List[Identity] = list(job.stopped)
         self._subjects: List[Subject] = []
         self._gpus: Tuple[GpuSnapshot, ...] = ()
         self._partial = ""
@@ -89,9 +90,10 @@ class Dump:
         self._partial = store.make_partial(self._job.path)
         held = {one.pid: dict(one.device_bytes or {}) for one in self._subjects}
         tree = self._write(tree, chosen, held)
+        files = images.regular_files(self._partial)
         compressed = self._compress()
         self._steps.begin("seal")
-        manifest = self._manifest(tree, chosen, held, compressed)
+        manifest = self._manifest(tree, chosen, held, compressed, files)
         write_manifest(self._partial, manifest)
         store.sync(self._partial)
         return self._details(tree, manifest)
@@ -144,9 +146,11 @@ class Dump:
         tree = self._tree
         if tree is not None and self._subjects:
             options = replace(self._job.options.cuda, allow=self._allow(tree))
-            problems.extend(bring_back(self._subjects, tree, options, self._job.backend, self._journal))
+            goals = {one.pid: self._before(one) for one in self._subjects}
+            problems.extend(bring_back(goals, tree, options, self._job.backend, self._journal))
         self._steps.begin("continue")
         self._steps.notes.extend(go_on(self._stopped))
+        units.let_go(self._journal, self._job.lineage, self._steps.notes, self._job.root)
         return tuple(problems)
 
     # The steps
@@ -155,6 +159,10 @@ class Dump:
         """CUDA's members parked, everybody else stopped, nobody new."""
         self._steps.begin("stop")
         root = self._job.root
+        if self._job.options.unit_policy == "hold":
+            running = read_tree(root.pid)
+            if running is not None:
+                units.hold(self._journal, running, self._job.lineage, self._steps.notes)
         tree = self._tree = stop_others(root, self._stopped, self._remember)
         for _round in range(ROUNDS):
             if tree.cuda:
@@ -180,6 +188,13 @@ class Dump:
         """What each was before the first look counts."""
         known = {one.pid for one in self._subjects}
         self._subjects.extend(one for one in subjects if one.pid not in known)
+
+    def _before(self, subject: Subject) -> str:
+        """Its CUDA state before all this, also where a run that has died had begun it."""
+        operation = subject.operation
+        if subject.view.state == "checkpointed" and operation and operation.run_id in self._job.taken_over:
+            return operation.state_before
+        return subject.view.state
 
     def _remember(self) -> None:
         self._steps.stopped(self._stopped)
@@ -258,12 +273,16 @@ class Dump:
         return self._job.options.compress
 
     def _manifest(
-        self, tree: Tree, chosen: criu_options.Chosen, held: Dict[int, Dict[str, int]], compressed: str
+        self,
+        tree: Tree,
+        chosen: criu_options.Chosen,
+        held: Dict[int, Dict[str, int]],
+        compressed: str,
+        files: Tuple[OpenRegular, ...],
     ) -> Manifest:
         host = read_host()
-        before = {one.pid: one.view for one in self._subjects}
+        before = {one.pid: one for one in self._subjects}
         ours = {one.pid for one in self._stopped}
-        files = {one.path: one for member in tree.members for one in member.files if not one.deleted}
         return Manifest(
             lineage=self._job.lineage,
             created=time.time(),
@@ -289,20 +308,21 @@ class Dump:
                     threads=one.threads,
                     cuda=one.cuda,
                     device_bytes=held.get(one.pid, {}),
-                    state_before=before[one.pid].state if one.pid in before else "",
-                    stopped_before=bool(before[one.pid].stopped == "other")
+                    state_before=self._before(before[one.pid]) if one.pid in before else "",
+                    stopped_before=before[one.pid].view.stopped == "other"
                     if one.pid in before
                     else one.pid not in ours,
                 )
                 for one in tree.members
             ),
             host_bytes=sum(one.rss_anon_bytes for one in tree.members),
-            files=tuple(files.values()),
+            files=files,
             chunks=digest.digest(self._partial, store.content(self._partial)),
             snapshot=self._job.options.leave_running,
             compressed=compressed,
             run_id=self._job.options.run_id,
             name=self._job.name,
+            selection=store.selection(self._job.options.select),
         )
 
     def _details(self, tree: Tree, manifest: Manifest) -> Dict[str, Any]:

@@ -16,9 +16,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _image_findings, _image_worker
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _image_units as units
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._arguments import ArgumentError, Wanted
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import fit, store
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.life import RESTORING, SPENT, living
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import target as target_of
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.life import SPENT, living
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.read_tree import read_tree
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.stillness import go_on
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.store import Image
@@ -30,6 +32,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import Gp
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import Finding
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._host import read_boot_id
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_job import ImageJob, ImageOptions
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_lives import criu_at, half_restored
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_suspend import PARENT_IN_TREE
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_images import ImageRow
@@ -39,6 +42,8 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process impor
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_model import Identity
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._snapshot import read_snapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._survey import Survey
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._unit_hold import UnitHolds
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._unit_hold_plan import lift
 
 BUSY_SECONDS = 600.0
 BUSY_POLL_SECONDS = 0.2
@@ -59,6 +64,8 @@ class Subject:
     changed: bool = False
     ended: bool = False
     planned: bool = False
+    stopped: List[Identity] = field(default_factory=list)
+    taken_over: List[str] = field(default_factory=list)
     failure: Optional[Outcome] = None
     seconds: Dict[str, float] = field(default_factory=dict)
     notes: List[str] = field(default_factory=list)
@@ -112,6 +119,8 @@ class ImageEngine:
         self.subjects = self._named() if self.options.select is None else self._selected()
         for subject in self.subjects:
             self._look(subject)
+            if not subject.planned:
+                go_on(subject.stopped)
         due = [subject for subject in self.subjects if subject.planned]
         if not due:
             return
@@ -199,7 +208,7 @@ class ImageEngine:
                 f"{image.manifest.lineage}), and PID {root.pid} is alive",
                 "Choose another path, or delete that image first (state: absent).",
             )
-        if image.life.state == RESTORING and living(image.life):
+        if half_restored(image) is not None:
             raise ArgumentError(
                 "path",
                 f"{subject.path} is being restored, or was when something broke off",
@@ -234,10 +243,11 @@ class ImageEngine:
         if subject.root is not None:
             rows.extend(self._journal.images_of(subject.root)[:1])
         for row in rows:
-            if row.status != "active" or (row.worker is not None and is_alive(row.worker)):
+            if row.finished or (row.worker is not None and is_alive(row.worker)):
                 continue
             if row.root.boot_id == read_boot_id():
-                go_on([one for one in row.stopped if is_alive(one)])
+                subject.stopped.extend(one for one in row.stopped if is_alive(one) and one not in subject.stopped)
+            subject.taken_over.append(row.run_id)
             if store.remove_partial_of(row.path):
                 subject.notes.append(f"removed what an interrupted run ({row.run_id}) had left of an image")
             self._journal.finish_image(row.id, "undone", f"its worker had died at step {row.step}")
@@ -253,6 +263,10 @@ class ImageEngine:
         survey = Survey(self._journal, lambda pids: read_snapshot(pids, gpus=self._read_gpus), self.options.allow)
         survey.snapshot = read_snapshot(members, gpus=self._read_gpus)
         found = survey.evaluate("dump", [survey.subject(survey.snapshot, pid) for pid in roots])
+        for tree in trees if self.options.unit_policy == "hold" else ():
+            held = units.look(self._journal, tree)
+            found = (*lift(found, held), *held.findings)
+            self.warnings.extend(held.notes)
         blocking.extend(self._note(found))
         places = [subject.path for subject in due if subject.tree is not None]
         allowed = "disk_space" in self.options.allow
@@ -343,6 +357,9 @@ class ImageEngine:
         blocking: List[Finding] = []
         for subject in self.subjects:
             self._wait(subject)
+            if not self.options.check:
+                self._mend(subject)
+                go_on(subject.stopped)
             if subject.image is not None and self._needs_life(subject):
                 due.append(subject)
         for subject in due:
@@ -403,12 +420,15 @@ class ImageEngine:
     def _fit(self, subject: Subject) -> Sequence[Finding]:
         if subject.image is None:
             return ()
-        if subject.image.life.state == RESTORING and living(subject.image.life):
+        if half_restored(subject.image) is not None:
             return ()  # it is out of CRIU already
-        target = fit.read_target(subject.image.manifest, self._read_gpus(), self._criu)
+        target = target_of.read_target(subject.image.manifest, self._read_gpus(), self._criu, subject.image.path)
         return [
             replace(one, severity="warning") if one.option and one.option in self.options.allow else one
-            for one in fit.fit(subject.image.manifest, target)
+            for one in (
+                *UnitHolds(self._journal).second_copies(subject.lineage),
+                *fit.fit(subject.image.manifest, target, self.options.device_map),
+            )
         ]
 
     # Workers
@@ -426,6 +446,8 @@ class ImageEngine:
                 options=self.options,
                 criu=self._criu,
                 backend=self._backend,
+                stopped=tuple(subject.stopped),
+                taken_over=tuple(subject.taken_over),
             ),
             channel,
         )
@@ -455,10 +477,14 @@ def wait_for(journal: Journal, path: str, step_timeout: float) -> None:
     end = time.monotonic() + (step_timeout or BUSY_SECONDS)
     while True:
         row = journal.image_latest(path)
-        if row is None or row.worker is None or row.status != "active" or not is_alive(row.worker):
-            return
+        if row is not None and row.worker is not None and not row.finished and is_alive(row.worker):
+            who, run, step = row.worker.pid, row.run_id, row.step
+        else:
+            who, run, step = criu_at(path), "that has ended", "criu"
+            if not who:
+                return
         if time.monotonic() > end:
-            raise Refused([_image_findings.busy(path, row.worker.pid, row.run_id, row.step)])
+            raise Refused([_image_findings.busy(path, who, run, step)])
         time.sleep(BUSY_POLL_SECONDS)
 
 

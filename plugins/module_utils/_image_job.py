@@ -41,6 +41,7 @@ class ImageOptions:
     criu: CriuOptions
     criu_executable: str
     step_timeout: float
+    unit_policy: str
     cuda: Options
     journal: str
     run_id: str
@@ -49,7 +50,9 @@ class ImageOptions:
 
 @dataclass(frozen=True)
 class ImageJob:
-    """One tree and its image. root: of the tree to dump, or of the one that was dumped. lineage: joins the two."""
+    """One tree and its image. root: of the tree to dump, or of the one that was dumped. lineage: joins the two.
+    stopped: members that a run which has died had stopped. taken_over: the ids of such runs.
+    """
 
     root: Identity
     path: str
@@ -58,3 +61,5 @@ class ImageJob:
     options: ImageOptions
     criu: Criu
     backend: Backend
+    stopped: Tuple[Identity, ...] = ()
+    taken_over: Tuple[str, ...] = ()

@@ -12,8 +12,8 @@ KEPT = 50
 
 
 def keep(log: str, journal: str, name: str) -> str:
-    """Copy a log to where the journal is, for root only. Returns its new path, "" where there is none. The oldest beyond
-    KEPT go. Raises nothing: a log is no reason to fail."""
+    """Copy a log to where the journal is, for root only; the oldest beyond KEPT go. Returns its new path, "" where none
+    is. Raises nothing: a log is no reason to fail."""
     directory = os.path.join(os.path.dirname(journal), "logs")
     path = os.path.join(directory, name)
     try:

@@ -15,8 +15,9 @@ import time
 from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional
 
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _image_units as units
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _scope
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import compress, digest, log, store, tool
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import compress, digest, log, owner, store, tool
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import options as criu_options
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.errors import CriuError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.life import (
@@ -33,10 +34,11 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.store im
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.tree import Tree
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._host import read_boot_id
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_job import ImageJob
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_lives import half_restored
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_steps import Steps
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_suspend import bring
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import read_identity, read_process
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import read_identity
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_model import Identity
 
 RESTORE_LOG = "restore.log"
@@ -56,34 +58,32 @@ class Restore:
 
     def make(self) -> Dict[str, Any]:
         """Raises CriuError and others. What is left then is told by the image's life: unspent, or alive and parked."""
-        tree = self._living()
-        if tree is None:
-            self._verify()
-            tree = self._restore()
-        self._resume(tree)
-        return self._settle()
-
-    def _living(self) -> Optional[Tree]:
-        """What an earlier run has brought out of CRIU, and did not get any further with."""
-        life = self._image.life
-        manifest = self._image.manifest
-        if life.state != RESTORING or life.boot_id != read_boot_id():
-            return None
-        tree = read_tree(manifest.root)
-        if tree is None:
-            return None
-        if life.members:
-            return tree if tree.root.identity in life.members else None
-        root = manifest.member(manifest.root)
-        # It died between CRIU's end and its note of it: what has begun since, under that PID, as that program.
-        began = read_process(manifest.root)
-        if began is None or root is None or tree.root.executable != root.executable:
-            return None
-        return tree if tree.pids == manifest.pids else None
+        # Nobody else is at it from here on, on whatever host; what was read before that may be old.
+        owner.claim(self._job.path)
+        try:
+            self._image = store.open_image(self._job.path)
+            if self._image.life.state == SPENT and "second_life" not in self._job.options.allow:
+                raise CriuError(
+                    self.name,
+                    f"run {self._image.life.run_id} has restored it meanwhile",
+                    "A second life of one process writes to the same files and answers the same peers.",
+                    "Look for the first one.",
+                    "allow: [second_life]",
+                )
+            tree = half_restored(self._image)
+            if tree is None:
+                self._verify()
+                tree = self._restore()
+            self._resume(tree)
+            return self._settle()
+        finally:
+            owner.release(self._job.path)
 
     def _verify(self) -> None:
         self._steps.begin("verify")
-        problems = digest.verify(self._job.path, self._image.manifest.chunks, self._job.options.verify)
+        # Sizes in any case: of a file of pages that is cut short, criu restore never finds the end.
+        how = "full" if self._job.options.verify == "full" else "sizes"
+        problems = digest.verify(self._job.path, self._image.manifest.chunks, how)
         if problems:
             raise CriuError(
                 self.name,
@@ -212,6 +212,17 @@ class Restore:
         members = tuple(one.identity for one in tree.members)
         write_life(self._job.path, Life(SPENT, read_boot_id(), self._job.options.run_id, time.time(), members))
         self._steps.finish("restored")
+        units.let_go(self._journal, self._job.lineage, self._steps.notes, tree.root.identity)
+        # Under its new identity it is of the same lineage: a later image of it replaces this one.
+        later = self._journal.begin_image(
+            lineage=self._job.lineage,
+            path=self._job.path,
+            run_id=self._job.options.run_id,
+            root=tree.root.identity,
+            leave="running",
+            worker=None,
+        )
+        self._journal.finish_image(later.id, "restored")
         still: List[str] = [
             f"PID {one.pid}" for one in tree.members if one.is_stopped and not self._was_stopped(one.pid)
         ]

@@ -22,7 +22,6 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.errors i
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.process import Handle, foreign_tracer
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import Identity, is_alive
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._subject import Subject
 
 RELEASE_SECONDS = 30.0
 _PAUSE = 0.005
@@ -59,15 +58,14 @@ def bring(
 
 
 def bring_back(
-    subjects: Sequence[Subject], tree: Tree, options: Options, backend: Backend, journal: Journal
+    goals: Mapping[int, str], tree: Tree, options: Options, backend: Backend, journal: Journal
 ) -> Tuple[str, ...]:
-    """Each to the state that it was in before, guarded again if it was parked. Returns what did not work."""
+    """Each PID to the state that it was in before, guarded again if it was parked. Returns what did not work."""
     problems: List[str] = []
     by_goal: Dict[str, List[TreeMember]] = {}
-    for subject in subjects:
-        member = tree.member(subject.pid)
-        if member is not None and member.identity == subject.process.identity:
-            by_goal.setdefault(subject.view.state, []).append(member)
+    for member in tree.cuda:
+        if member.pid in goals:
+            by_goal.setdefault(goals[member.pid], []).append(member)
     for goal, members in by_goal.items():
         if goal in ("running", "locked", "checkpointed"):
             try:

@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import Callable, Dict, Optional
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.errors import CriuError
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.wire import ImageError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.errors import HoldError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_dump import Dump
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_job import ImageJob
@@ -96,7 +97,7 @@ class ImageWorker:
         began = time.monotonic()
         try:
             outcome = actions[command.do]()
-        except (CriuError, HoldError, JournalError, OSError) as error:
+        except (CriuError, HoldError, ImageError, JournalError, OSError) as error:
             outcome = self._failed(command, error)
         except Exception as error:
             outcome = self._unexpected(command, error)

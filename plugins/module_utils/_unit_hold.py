@@ -7,7 +7,7 @@ copy is started. Let go again when they are back. docs/units.md.
     units = UnitHolds(journal)
     look = units.look(IMAGE, identities)          # reads; look.findings is what can't be held
     units.hold(look, image_owner(lineage))        # before the first of them is stopped
-    units.release([image_owner(lineage)])         # after they run again, or were taken back
+    units.release([image_owner(lineage)], root)   # after they run again, or were taken back; root: lives on
 
 Held for an owner: an image by its lineage, else each process. Journalled before it is done. What a crash left is let go
 by mend(); what a reboot left is gone with /run.
@@ -16,6 +16,7 @@ by mend(); what a reboot left is gone with /run.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _unit_hold_plan as plan
@@ -44,6 +45,10 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._unit_hold_row
 )
 
 POLICIES = ("refuse", "hold")
+#: Of what was restored (`_scope`).
+SCOPES = "gpufleet-"
+# Where systemd keeps its groups: version 2 alone, beside version 1, and version 1.
+_ROOTS = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd")
 # Of an image's rows: the process is in the image, or on its way there or back.
 _AWAY = frozenset(("active", "dumped", "sealed", "gone", "restoring"))
 
@@ -90,36 +95,50 @@ class UnitHolds:
         """
         if look.findings:
             raise UnitHoldError(look.findings[0])
-        if not look.wanted:
+        names = {one.service.name for one in look.wanted}
+        # Restored before, and outside of its unit since: it goes back into an image.
+        names.update(row.unit for row in read_rows(self._journal) if owner and row.owner == owner and row.beside)
+        if not names:
             return []
         try:
             with self._manager.alone():
-                return self._hold(look, owner)
+                return self._hold(look, owner, sorted(names))
         except OSError as error:
-            raise UnitHoldError(_failed(look.wanted[0].service.name, f"{error.filename}: {error.strerror}")) from error
+            raise UnitHoldError(_failed(min(names), f"{error.filename}: {error.strerror}")) from error
 
-    def _hold(self, look: Look, owner: str) -> List[Done]:
-        names = [one.service.name for one in look.wanted]
+    def _hold(self, look: Look, owner: str, names: Sequence[str]) -> List[Done]:
         known = self._rows(names)
-        fresh: List[Row] = []
+        before = {row.name: row for row in known}
+        new = self._new_rows(look, owner, known)
+        problems: Dict[str, str] = {}
         try:
-            for row in self._new_rows(look, owner, known):
+            for row in new:
                 record(self._journal, row)
-                if row.name not in {one.name for one in known}:
-                    fresh.append(row)
             problems = self._apply(names, self._rows(names))
         except BaseException:
-            self._let_go(fresh)
+            self._undo(new, before)
             raise
         if problems:
-            self._let_go(fresh)
+            self._undo(new, before)
             unit, problem = next(iter(problems.items()))
             raise UnitHoldError(_failed(unit, problem))
         return [_done(one, True, self._rows([one])) for one in names]
 
+    def _undo(self, new: Sequence[Row], before: Dict[str, Row]) -> None:
+        for row in new:
+            if row.name in before:
+                record(self._journal, before[row.name])
+        self._let_go([row for row in new if row.name not in before])
+        names = sorted({row.unit for row in before.values()})
+        self._apply(names, self._rows(names))
+
     def _new_rows(self, look: Look, owner: str, known: Sequence[Row]) -> List[Row]:
         """What another owner remembers of a held unit is what it was; systemd tells what it is."""
-        rows = []
+        rows = [
+            replace(row, reach=plan.NO_START, beside="", runner=read_identity(os.getpid()))
+            for row in known
+            if owner and row.owner == owner and row.beside
+        ]
         for one in look.wanted:
             service = one.service
             earlier = [row for row in known if row.unit == service.name]
@@ -144,36 +163,52 @@ class UnitHolds:
 
     # After
 
-    def release(self, owners: Iterable[str]) -> Tuple[List[Done], List[str]]:
+    def release(self, owners: Iterable[str], lives: Optional[Identity] = None) -> Tuple[List[Done], List[str]]:
         """Let go of everything that is held for these owners; what others need stays held. Returns what was done, and
         warnings: what could not be is tried again by the next run. Raises JournalError.
 
-        Also for a process that lives outside of its unit now: the unit is left as it is, and can be started again.
+        lives: the process goes on. Where that is outside of its unit, in a scope of this collection, the unit is let go
+        but does not start beside it; from the end of the scope on it does.
         """
         wanted = set(owners)
-        return self._release([row for row in read_rows(self._journal) if row.owner in wanted])
+        rows = [row for row in read_rows(self._journal) if row.owner in wanted]
+        scope = _own_scope(lives.pid) if rows and lives is not None and self._alive(lives) else ""
+        users = () if lives is None else (lives,)
+        kept = [
+            replace(row, boot_id=self._boot_id(), watchdog_usec=0, reach=plan.BESIDE, beside=scope, users=users)
+            for row in rows
+            if scope and row.lineage and row.reach
+        ]
+        return self._release(rows, kept)
 
     def release_processes(self, processes: Iterable[Identity]) -> Tuple[List[Done], List[str]]:
         return self.release(process_owner(identity) for identity in processes)
 
-    def _release(self, rows: Sequence[Row]) -> Tuple[List[Done], List[str]]:
+    def _release(self, rows: Sequence[Row], kept: Sequence[Row] = ()) -> Tuple[List[Done], List[str]]:
         if not rows:
             return [], []
         try:
             with self._manager.alone():
-                return self._let_go(rows)
+                return self._let_go(rows, kept)
         except OSError as error:
             return [], [f"units stay held: {error.filename}: {error.strerror}"]
 
-    def _let_go(self, rows: Sequence[Row]) -> Tuple[List[Done], List[str]]:
+    def _let_go(self, rows: Sequence[Row], kept: Sequence[Row] = ()) -> Tuple[List[Done], List[str]]:
+        """kept: those that stay, with less. What went wrong stays as it was."""
+        for row in kept:
+            record(self._journal, row)
         here = [row for row in rows if row.boot_id == self._boot_id()]
-        names = sorted({row.unit for row in here})
-        gone = {row.name for row in rows}
-        left = [row for row in self._rows(names) if row.name not in gone]
+        names = sorted({row.unit for row in (*here, *kept)})
+        over = {row.name for row in rows} - {row.name for row in kept}
+        left = [row for row in self._rows(names) if row.name not in over]
         problems = self._apply(names, left, here) if names and self._manager.is_there else {}
-        forget(self._journal, [row for row in rows if row.unit not in problems])
-        free = [name for name in names if name not in problems and not any(row.unit == name for row in left)]
-        done = [_done(name, False, [row for row in here if row.unit == name]) for name in free]
+        for row in rows:
+            if row.unit in problems:
+                record(self._journal, row)
+        forget(self._journal, [row for row in rows if row.name in over and row.unit not in problems])
+        needed = {row.unit for row in left if row not in kept}
+        free = [name for name in names if name not in problems and name not in needed]
+        done = [_done(name, False, [row for row in rows if row.unit == name]) for name in free]
         return done, [f"{unit} stays held, the next run tries again: {words}" for unit, words in problems.items()]
 
     def mend(self) -> List[str]:
@@ -183,9 +218,13 @@ class UnitHolds:
             return []
         stale = [row for row in read_rows(self._journal) if self._is_left(row)]
         done, warnings = self._release(stale)
-        return warnings + [f"{one.unit} was still held; let go (a run that held it has died)" for one in done]
+        left = {row.unit for row in stale if not row.beside}
+        words = "was still held; let go (a run that held it has died, or its process has ended)"
+        return warnings + [f"{one.unit} {words}" for one in done if one.unit in left]
 
     def _is_left(self, row: Row) -> bool:
+        if row.beside:
+            return row.boot_id != self._boot_id() or not os.path.isdir(row.beside)
         if row.lineage:
             # Of an earlier boot: nothing is held any more, and it tells where the image came from.
             return row.boot_id == self._boot_id() and not self._is_busy(row) and not self._is_away(row)
@@ -241,7 +280,7 @@ class UnitHolds:
             problem = self._watch(services[name], rows, before)
             if problem:
                 problems[name] = problem
-        changed = [name for name in names if name not in problems and self._write(name, rows, problems)]
+        changed = [name for name in names if name not in problems and self._write(services[name], rows, problems)]
         if changed:
             problem = self._manager.reload()
             problems.update({name: problem for name in changed if problem})
@@ -267,17 +306,20 @@ class UnitHolds:
             return self._manager.tell(sender, "WATCHDOG=1", f"WATCHDOG_USEC={original}")
         return ""
 
-    def _write(self, name: str, rows: Sequence[Row], problems: Dict[str, str]) -> bool:
-        """Whether the drop-in had to be changed."""
-        text = plan.drop_in(plan.widest(row.reach for row in rows if row.unit == name))
+    def _write(self, service: Service, rows: Sequence[Row], problems: Dict[str, str]) -> bool:
+        """Whether systemd has to read the unit anew."""
+        name = service.name
+        own = [row for row in rows if row.unit == name]
+        text = plan.drop_in(plan.widest(row.reach for row in own), (row.beside for row in own if row.beside))
         try:
-            if self._manager.drop_in(name) == text:
-                return False
-            self._manager.write(name, text)
+            if self._manager.drop_in(name) != text:
+                self._manager.write(name, text)
+                return True
         except OSError as error:
             problems[name] = f"{error.filename}: {error.strerror}"
             return False
-        return True
+        # An earlier reload may have failed.
+        return service.has_drop_in != bool(text)
 
 
 def _member(identity: Identity) -> Optional[Member]:
@@ -287,6 +329,18 @@ def _member(identity: Identity) -> Optional[Member]:
     if stat is None or membership is None or read_identity(identity.pid) != identity:
         return None
     return Member(identity, stat.parent, tuple(sorted({path for _hierarchy, path in membership})))
+
+
+def _own_scope(pid: int) -> str:
+    """The directory of the control group of a scope that this collection has made for it, "" for another place."""
+    for _hierarchy, path in read_membership(pid) or ():
+        name = path.rstrip("/").rpartition("/")[2]
+        if not (name.startswith(SCOPES) and name.endswith(".scope")):
+            continue
+        for root in _ROOTS:
+            if os.path.isfile(f"{root}{path}/cgroup.procs"):
+                return root + path
+    return ""
 
 
 def _main(service: Service) -> Optional[Identity]:
@@ -313,9 +367,11 @@ def _wrong(service: Service, rows: Sequence[Row], before: Sequence[Row]) -> str:
         return f"its watchdog is still {seconds(service.watchdog_usec):g} s"
     if original and not wanted and service.watchdog_is_held:
         return "its watchdog is still off"
-    if reach and (service.restart != "no" or service.stale):
+    if reach and (service.stale or not service.has_drop_in):
+        return f"systemd has not read {plan.DROP_IN} (drop-ins: {' '.join(service.drop_ins)})"
+    if reach in (plan.NO_RESTART, plan.NO_START) and service.restart != "no":
         return f"it still has Restart={service.restart} (drop-ins: {' '.join(service.drop_ins)})"
-    if not reach and any(path.endswith("/" + plan.DROP_IN) for path in service.drop_ins):
+    if not reach and service.has_drop_in:
         return f"{plan.DROP_IN} is still in force"
     return ""
 

@@ -20,9 +20,10 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import 
 SUSPEND = "suspend"
 IMAGE = "image"
 
-#: How far a drop-in goes: nothing, no second copy by systemd itself, no start by anybody.
-NOTHING, NO_RESTART, NO_START = "", "restart", "start"
-_REACH = (NOTHING, NO_RESTART, NO_START)
+#: How far a drop-in goes: nothing, no start beside a process that lives outside of the unit now, no second copy by
+#: systemd itself, no start by anybody.
+NOTHING, BESIDE, NO_RESTART, NO_START = "", "beside", "restart", "start"
+_REACH = (NOTHING, BESIDE, NO_RESTART, NO_START)
 
 #: What a held watchdog is set to, in microseconds: ten years. Not 0: systemd forgets with it when the service reported
 #: last, so that the way back could count as a report that is overdue.
@@ -91,6 +92,10 @@ class Service:
     @property
     def watchdog_is_held(self) -> bool:
         return self.watchdog_usec >= HELD_LEAST_USEC
+
+    @property
+    def has_drop_in(self) -> bool:
+        return any(path.endswith(f"/{DROP_IN}") for path in self.drop_ins)
 
 
 @dataclass(frozen=True)
@@ -359,12 +364,17 @@ def widest(reaches: Iterable[str]) -> str:
     return max(reaches, key=_REACH.index, default=NOTHING)
 
 
-def drop_in(reach: str) -> str:
-    """The text of it, "" for none."""
+def drop_in(reach: str, groups: Iterable[str] = ()) -> str:
+    """The text of it, "" for none. groups: directories of control groups beside whose processes it must not start:
+    the kernel removes them when those have ended."""
     if reach == NOTHING:
         return ""
+    beside = [f"AssertPathExists=!{one.replace('%', '%%')}" for one in sorted(set(groups))]
+    if reach == BESIDE:
+        words = "# Made by gpufleet.checkpoint: a process of this unit was restored and lives outside of it."
+        return "\n".join([words, "[Unit]", *beside]) + "\n"
     lines = ["# Made by gpufleet.checkpoint: a process of this unit is in an image. Removed when it is back."]
-    lines += ["[Unit]", "FailureAction=none", "SuccessAction=none"]
+    lines += ["[Unit]", "FailureAction=none", "SuccessAction=none", *beside]
     if reach == NO_START:
         lines.append(f"AssertPathExists={NEVER}")
     lines += ["[Service]", "Restart=no", "RestartForceExitStatus=", "SuccessExitStatus=SIGKILL", "RemainAfterExit=no"]

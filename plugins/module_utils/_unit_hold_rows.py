@@ -22,7 +22,8 @@ class Row:
     """One unit, held for one owner. boot_id: of the boot in which it was held: no hold outlives that.
 
     watchdog_usec: what the watchdog was, 0 where it is not held. reach: of the drop-in. main: the unit's main process
-    then. runner: who held it. users: the processes that are in the unit.
+    then. runner: who held it. users: the processes that are in the unit. beside: the directory of the control group in
+    which its process lives since it was restored.
     """
 
     unit: str
@@ -33,6 +34,7 @@ class Row:
     main: Optional[Identity]
     runner: Optional[Identity]
     users: Tuple[Identity, ...]
+    beside: str = ""
 
     @property
     def lineage(self) -> str:
@@ -77,6 +79,7 @@ def read_rows(journal: Journal) -> Tuple[Row, ...]:
                 main=_identity(before["main"]),
                 runner=_identity(during["runner"]),
                 users=tuple(identity for name, identity in users if name == row["name"]),
+                beside=during["beside"],
             )
         )
     return tuple(rows)
@@ -85,7 +88,7 @@ def read_rows(journal: Journal) -> Tuple[Row, ...]:
 def record(journal: Journal, row: Row) -> None:
     """Durable when it returns, in place of an earlier one of that name. Raises JournalError."""
     before = {"watchdog_usec": row.watchdog_usec, "main": _plain(row.main)}
-    during = {"reach": row.reach, "runner": _plain(row.runner)}
+    during = {"reach": row.reach, "runner": _plain(row.runner), "beside": row.beside}
     with setting(journal.file, row.name) as entry:
         entry.forget()
         entry.record(Change(row.boot_id, json.dumps(before), json.dumps(during)))

@@ -96,7 +96,7 @@ options:
     choices:
       full: Every byte against its checksum.
       sizes: Every file is there and has its size.
-      none: Not at all.
+      none: Like V(sizes). CRIU never ends on a file that is cut short.
     default: full
   compress:
     description:
@@ -150,10 +150,9 @@ options:
       host_memory: >-
         The host lacks memory for the content of the GPU memory. After a checkpoint that was refused for want of memory,
         a process can never be checkpointed again.
-      image_file_missing: >-
-        For O(state=restored). A file that the tree had open is not there.
-      image_file_size: >-
-        For O(state=restored). A file that the tree had open has another size. CRIU itself refuses some of these.
+      image_criu: For O(state=restored). The image was made by a newer CRIU than the one that is here.
+      image_driver: For O(state=restored). The driver is not exactly the one that the image was made with.
+      image_gpu: For O(state=restored). The GPUs are of another model than those of the image.
       mig: A GPU is divided into MIG instances.
       mps_client: The process uses its GPU through the Multi-Process Service, where the driver refuses the lock.
       nccl_communicator: >-
@@ -200,6 +199,20 @@ options:
       - When it is over, nothing is killed. The work goes on, and the next run waits for it.
     type: float
     default: 0
+  unit_policy:
+    description:
+      - What to do with a systemd service that would start a second copy of the process when its dump ends it
+        (C(Restart=)), or kill it meanwhile because it does not report (C(WatchdogSec=)).
+      - It is let go when the tree has been restored. That lives outside of the service then, in a scope of its own, and
+        the service does not start beside it.
+    type: str
+    choices:
+      refuse: >-
+        The tree is refused with the findings V(systemd_restart) and V(systemd_watchdog), unless O(allow) overrides
+        them.
+      hold: >-
+        The service is held before the first process is stopped. It has no watchdog then, and nothing starts it.
+    default: refuse
   device_map:
     description:
       - On which GPU the memory of each GPU is restored, as in M(gpufleet.checkpoint.cuda_checkpoint).
@@ -581,8 +594,9 @@ ARGUMENTS = {
             "external_unix_socket",
             "file_lock",
             "host_memory",
-            "image_file_missing",
-            "image_file_size",
+            "image_criu",
+            "image_driver",
+            "image_gpu",
             "mig",
             "mps_client",
             "nccl_communicator",
@@ -609,6 +623,7 @@ ARGUMENTS = {
     "executable": {"type": "path"},
     "lock_timeout": {"type": "float", "default": 30},
     "step_timeout": {"type": "float", "default": 0},
+    "unit_policy": {"type": "str", "choices": ["refuse", "hold"], "default": "refuse"},
     "device_map": {"type": "raw"},
     "huge_pages": {"type": "str", "choices": ["auto", "always", "keep"], "default": "auto"},
     "full_command": {"type": "bool", "default": False},
@@ -619,7 +634,11 @@ ARGUMENTS = {
     "link_remap": YES_NO,
     "ext_unix_sk": YES_NO,
     "ghost_limit": {"type": "str"},
-    "manage_cgroups": {"type": "str", "choices": ["ignore", "none", "props", "soft", "full", "strict"], "default": "ignore"},
+    "manage_cgroups": {
+        "type": "str",
+        "choices": ["ignore", "none", "props", "soft", "full", "strict"],
+        "default": "ignore",
+    },
     "external": {"type": "list", "elements": "str"},
     "timeout": {"type": "int", "default": 0},
     "journal": {"type": "path", "default": "/var/lib/gpufleet/checkpoint.db"},

@@ -657,7 +657,8 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._arguments imp
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._findings import OWN_OPTIONS
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import OPTIONS
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_errors import JournalError
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.run import Options, Preflight
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.options import Options
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.run import Preflight
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._select import SelectError
 
 ARGUMENTS = {

@@ -184,10 +184,7 @@ def _files(manifest: Manifest, target: Target) -> Iterator[Finding]:
                 missing.append(one.path)
         elif one.size not in (now, -1):
             others.append((one.path, one.size, now))
-    elsewhere = (
-        "" if manifest.boot_id == target.host.boot_id else " What lay in memory (/dev/shm, /tmp, /run) went with "
-    )
-    lost = f"{elsewhere}the boot that it was made in" if elsewhere else ""
+    lost = "" if manifest.boot_id == target.host.boot_id else ". What lay in memory (/run, /dev/shm) went with its boot"
     if missing:
         yield _finding(
             manifest,

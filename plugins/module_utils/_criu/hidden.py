@@ -19,6 +19,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import o
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.durable import sync_directory
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.errors import CriuError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.place import REASON
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.users import user_of
 
 NEW, DELETED, WORK = "new", "deleted", "work"
 #: Names that nothing takes for an image: what is being made, being deleted, or unpacked.
@@ -143,6 +144,6 @@ def is_leftover(directory: str, entry: str, name: Optional[str] = None) -> bool:
     try:
         if found.group("kind") != DELETED and time.time() - os.lstat(path).st_mtime < _GRACE:
             return False
-        return not owner.is_owned(path)
+        return not owner.is_owned(path) and not user_of(path)
     except OSError:
         return False

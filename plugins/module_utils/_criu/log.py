@@ -16,6 +16,7 @@ from typing import Iterable, Match, Optional, Tuple
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.log_kinds import BOTH, BY_ID
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.log_lines import Holder, Line, Reading, read
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.log_rules import (
+    ADDRESS,
     CONSEQUENCE,
     GHOST,
     HARMLESS,
@@ -109,10 +110,9 @@ def _told(rule: Rule, match: Match[str], number: int, reading: Reading) -> Decod
         # The error itself comes next.
         evidence = [later for later in reading.lines[number + 1 :] if _is_error(later)][:1] + evidence
     said = _texts(evidence)
-    path = groups.get("path", "")
-    if rule.whose == MAPPING and holder.path:
-        said = (f"it maps {holder.path}", *said)
-    return _made(rule.kind, holder, path, said)
+    if line.seen and rule.whose in _SEEN:
+        said = (f"{_SEEN[rule.whose]} {line.seen}", *said)
+    return _made(rule.kind, holder, groups.get("path", ""), said)
 
 
 def _holder(rule: Rule, line: Line, inode: str, reading: Reading) -> Holder:
@@ -127,8 +127,8 @@ def _holder(rule: Rule, line: Line, inode: str, reading: Reading) -> Holder:
         one = reading.ghosts[0] if len(set(reading.ghosts)) == 1 else ""
         return Holder(line.task.pid, line.task.name, one)
     if rule.whose == MAPPING:
-        return line.task
-    return Holder(line.task.pid, line.task.name)
+        return Holder(line.task.pid, line.task.name, line.seen)
+    return line.task
 
 
 def _made(kind: str, holder: Holder, path: str, lines: Tuple[str, ...]) -> Decoded:
@@ -148,6 +148,8 @@ def _made(kind: str, holder: Holder, path: str, lines: Tuple[str, ...]) -> Decod
     )
 
 
+#: What is told beside the words of CRIU.
+_SEEN = {MAPPING: "it maps", ADDRESS: "it binds"}
 #: Told of the process, though there is a path.
 _OF_PROCESSES = frozenset(
     ("device_mapping", "external_unix_stream", "external_unix_socket", "terminal", "lost_mount", "unsupported_file")

@@ -220,6 +220,13 @@ _DUMP = (
 
 _BOTH = (
     Kind(
+        "network_lock",
+        BOTH,
+        "Iptables configuration failed; Failed to lock TCP connection",
+        "CRIU holds the packets of a TCP connection back while it works on it, and has no tool for that",
+        "Install iptables, or nftables and a CRIU that was built with it; or close the connections before",
+    ),
+    Kind(
         "no_space",
         BOTH,
         "No space left on device; Disk quota exceeded",

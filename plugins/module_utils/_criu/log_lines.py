@@ -30,6 +30,7 @@ _SOCKET = re.compile(r"unix:\s+Dumping: ino (\d+) peer_ino (\d+) ")
 _FILE = re.compile(r"\d+ fdinfo (\d+): |Dumping path for (-?\d+) fd via self -?\d+ \[(.*)\]\Z")
 _TERMINAL = re.compile(r"tty: Dumping tty ")
 _LOCK = re.compile(r"lockinfo: ")
+_BOUND = re.compile(r"inet:\s+Restore: family \S+ .* port (\d+) state \S+\s+src_addr (\S+)\Z")
 _GHOST = re.compile(r"Opening ghost file \S+ for (.*)\Z")
 
 
@@ -46,13 +47,15 @@ class Holder:
 @dataclass(frozen=True)
 class Line:
     """level: "Error", "Warn" or "". bare: it stands outside of the log, as CRIU talks to a terminal.
-    task: the process that said it, or that is being dumped; path: what was last found mapped in it.
+    task: the process that said it, or that is being dumped. seen: what was last found mapped in it, or the last address
+    that a socket of it was to be bound to.
     """
 
     level: str
     text: str
     bare: bool
     task: Holder
+    seen: str = ""
 
 
 @dataclass
@@ -76,11 +79,12 @@ def read(log: str) -> Reading:
         found = _LINE.match(printable(raw[:LONGEST].replace("\t", " ").rstrip()))
         text = found.group("text").strip() if found else ""
         if found and text:
-            reader.take(text)
             own = found.group("pid")
+            reader.take(text, own)
             task = reader.task if not own or int(own) == reader.task.pid else Holder(int(own))
             bare = not found.group("time") and not found.group("pie")
-            reader.reading.lines.append(Line(found.group("level") or "", text, bare, task))
+            seen = reader.bound.get(own, "") if own else reader.mapped
+            reader.reading.lines.append(Line(found.group("level") or "", text, bare, task, seen))
     return reader.reading
 
 
@@ -90,33 +94,40 @@ class _Reader:
     def __init__(self) -> None:
         self.reading = Reading()
         self.task = Holder()
+        self.mapped = ""
+        self.bound: Dict[str, str] = {}
         self._descriptor: Optional[int] = None
         # Those that wait for the path of their file, and whether its descriptor was told.
         self._unnamed: List[Tuple[List[Holder], bool]] = []
 
-    def take(self, text: str) -> None:
+    def take(self, text: str, own: Optional[str]) -> None:
+        """own: the process that says it, where it says who it is."""
         task = _TASK.match(text)
         if task or _BEHIND.match(text):
-            self.task = Holder(int(task.group(1)), task.group(2)) if task else Holder()
-            if task:
-                self.reading.names[int(task.group(1))] = task.group(2)
-            self._descriptor = None
-            self._unnamed.clear()
+            self._turn(Holder(int(task.group(1)), task.group(2)) if task else Holder())
             return
         mapped = _MAP.match(text)
         if mapped:
-            self.task = Holder(self.task.pid, self.task.name, mapped.group(1))
-            return
+            self.mapped = mapped.group(1)
+        bound = _BOUND.match(text)
+        if bound and own:
+            self.bound[own] = f"{bound.group(2)} port {bound.group(1)}"
         ghost = _GHOST.match(text)
         if ghost:
             self.reading.ghosts.append(ghost.group(1))
-            return
         socket = _SOCKET.match(text)
-        if socket:
-            for inode in socket.groups():
-                self.reading.sockets.setdefault(inode, self._holder())
-            return
+        for inode in socket.groups() if socket else ():
+            self.reading.sockets.setdefault(inode, Holder(self.task.pid, self.task.name, "", self._descriptor))
         self._take_file(text)
+
+    def _turn(self, task: Holder) -> None:
+        """To another process, or to none."""
+        self.task = task
+        self.mapped = ""
+        self._descriptor = None
+        self._unnamed.clear()
+        if task.pid is not None:
+            self.reading.names[task.pid] = task.name
 
     def _take_file(self, text: str) -> None:
         """The order is: lock, descriptor, terminal, path of the file."""
@@ -133,6 +144,3 @@ class _Reader:
             for holders, _told in self._unnamed:
                 holders[-1] = Holder(self.task.pid, self.task.name, file.group(3), self._descriptor)
             self._unnamed.clear()
-
-    def _holder(self) -> Holder:
-        return Holder(self.task.pid, self.task.name, "", self._descriptor)

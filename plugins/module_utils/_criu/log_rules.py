@@ -26,8 +26,9 @@ class Rule:
     whose: str = ""
 
 
-#: The task, and what is mapped in it; who has a terminal; a lock; the unix socket; the deleted file in the image.
-MAPPING, TERMINAL, LOCK, SOCKET, GHOST = "mapping", "terminal", "lock", "socket", "ghost"
+#: The task, and what it maps; the task, and what it binds; who has a terminal; a lock; the unix socket; the file in the
+#: image that has no name.
+MAPPING, ADDRESS, TERMINAL, LOCK, SOCKET, GHOST = "mapping", "address", "terminal", "lock", "socket", "ghost"
 
 
 def _rule(kind: str, pattern: str, doing: str = BOTH, plain: bool = False, whose: str = "") -> Rule:
@@ -91,6 +92,7 @@ SURE: Tuple[Rule, ...] = (
     ),
     _rule("tcp_in_flight", r"[Ii]n-flight connection|Non-empty write queue on an in-flight socket", DUMP),
     _rule("tcp_established", r"Connected TCP socket, consider using", DUMP),
+    _rule("network_lock", r"Iptables configuration failed|Failed to lock TCP connection|Can't lock network"),
     _rule("socket_option", r"Can't get 1:(?:16|34) opt: Operation not supported", DUMP),
     # Terminals and sessions
     _rule(
@@ -142,12 +144,12 @@ SURE: Tuple[Rule, ...] = (
     _rule("cgroup_exists", r"Abort restore of existing cgroups", RESTORE),
     _rule(
         "terminal_missing",
-        r"Don't have tty to inherit session from|Can't open (?:slave tty|slave pty|master pty) |ctty inheritance detected",
+        r"Don't have tty to inherit session from|Can't open (?:slave|master) (?:tty|pty) |ctty inheritance detected",
         RESTORE,
     ),
     _rule("tcp_in_image", r"Connected TCP socket in image|Need to set the --tcp-close", RESTORE),
-    _rule("port_in_use", r"Can't bind inet socket \(id \d+\): Address already in use", RESTORE),
-    _rule("address_missing", r"Can't bind inet socket \(id \d+\): |couldn't find if(?:index|name) for", RESTORE),
+    _rule("port_in_use", r"Can't bind inet socket \(id \d+\): Address already in use", RESTORE, whose=ADDRESS),
+    _rule("address_missing", r"Can't bind inet socket \(id \d+\): |couldn't find if\w+ for", RESTORE, whose=ADDRESS),
     _rule("peer_missing", r"unix: Can't connect \d+ socket: |External socket found in image", RESTORE),
     _rule("file_lock_refused", r"Can not set (?:flock|posix lock|ofd lock)", RESTORE),
     _rule("lsm_profile", r"can't write lsm profile|LSM specified but|mismatched lsm types", RESTORE),
@@ -198,6 +200,7 @@ UNSURE: Tuple[Rule, ...] = (
     _rule("cannot_trace", r"Unable to interrupt task: (?P<pid>\d+) \(Operation not permitted\)", DUMP, plain=True),
     _rule("timeout", r"Timeout reached\. Try to interrupt", DUMP),
     _rule("killed", r"(?P<pid>\d+) killed by signal \d+", RESTORE),
+    _rule("died", r"Task is still running \(pid: (?P<pid>\d+), status: 0x8?[0-9a-f]\)", DUMP),
     _rule("died", r"BUG at criu/cgroup\.c|: No such process$", DUMP),
 )
 #: The last line of a log that just stops.

@@ -85,13 +85,15 @@ def lock(directory: str, handle: int) -> None:
         ) from None
 
 
-def release(directory: str) -> None:
-    """Let go, and remove what says who was there. Does nothing where this process is not at work."""
+def release(directory: str, forget: bool = True) -> None:
+    """Let go. forget: remove what says who was there, without which nobody takes it over. Does nothing where this
+    process is not at work."""
     handle = _held.pop(_key(directory), None)
     if handle is None:
         return
     try:
-        os.unlink(os.path.join(directory, OWNER))
+        if forget:
+            os.unlink(os.path.join(directory, OWNER))
     except FileNotFoundError:
         pass
     finally:

@@ -34,6 +34,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.place im
     check_way,
     make_way,
 )
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.users import user_of
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_model import ProcessSnapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._select import places, unescape
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import printable
@@ -173,6 +174,15 @@ def _take_over(partial: str) -> None:
         if owner.is_mine(partial):
             raise ValueError(f"this process is at work on {partial} already")
         owner.claim(partial)
+        user = user_of(partial)
+        if user:
+            owner.release(partial, forget=False)
+            raise CriuError(
+                partial,
+                f"PID {user} still writes to it, though who started it has ended",
+                "What it stops and continues must not be taken from it half way.",
+                "Wait until it is done.",
+            )
     except FileNotFoundError:
         return  # sealed or removed meanwhile
     hidden.delete(partial)

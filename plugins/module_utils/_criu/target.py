@@ -10,6 +10,7 @@ import stat
 from dataclasses import dataclass
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.images import read_pstree
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.manifest import Manifest
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.options import SHELL_JOB
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.tool import Criu
@@ -51,13 +52,15 @@ class Target:
     pid_max: int
 
 
-def read_target(manifest: Manifest, gpus: Sequence[GpuSnapshot], criu: Criu) -> Target:
-    """Raises OSError where /proc can't be read."""
+def read_target(manifest: Manifest, gpus: Sequence[GpuSnapshot], criu: Criu, directory: str = "") -> Target:
+    """directory: of the image; it holds zombies as well, which the manifest does not name. Raises OSError where /proc
+    can't be read, ImageError for an image that can't."""
+    zombies = [task.pid for task in read_pstree(directory) if task.is_zombie] if directory else []
     return Target(
         host=read_host(),
         gpus=tuple(gpus),
         criu=criu.version,
-        holders=read_holders(numbers_of(manifest)),
+        holders=read_holders(sorted({*numbers_of(manifest), *zombies})),
         files={one.path: _size(one.path) for one in manifest.files if is_checked(one.path, one.deleted)},
         pid_max=_pid_max(),
     )

@@ -50,13 +50,14 @@ class CudaIpcPossible(ProcessHazard):
         if process.looks_suspended:
             return None
         others = [one for one in context.snapshot.processes if one.pid != process.pid and one.may_be_cuda]
-        sharing = [one for one in others if _event_files(process) & _event_files(one)]
+        events = _event_files(process)
+        sharing = [one for one in others if events & _event_files(one)] if events else []
         near: List[Tuple[ProcessSnapshot, str]] = [(one, _together(process, one)) for one in others]
         near = [(one, how) for one, how in near if how]
         if not sharing and not near:
             return None
         if sharing:
-            evidence = f"it shares CUDA events ({comma(sorted(_event_files(process)), 1)}) with {names_of(sharing)}"
+            evidence = f"it shares CUDA events ({comma(sorted(events), 1)}) with {names_of(sharing)}"
         else:
             hows = sorted({how for _one, how in near})
             evidence = (

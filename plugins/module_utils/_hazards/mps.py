@@ -81,7 +81,7 @@ class MpsClient(ProcessHazard):
             peer = context.snapshot.process(pid)
             if name.startswith(_DAEMON) or (peer is not None and is_daemon(peer)):
                 return f"it is connected to MPS's server, PID {pid}"
-        if _serves(context) and _has_channels(process):
+        if _has_channels(process) and _serves(context):
             return "MPS's server runs on this host, and this process has the unnamed sockets and pipes of a client"
         return ""
 

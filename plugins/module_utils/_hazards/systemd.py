@@ -22,6 +22,8 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._units import 
 
 #: Of Restart=: those that follow a main process which was ended by SIGKILL, as CRIU ends it.
 RESTARTS = frozenset(("always", "on-failure", "on-abnormal", "on-abort"))
+#: A watchdog that long is one that unit_policy: hold has switched off (`_unit_hold_plan`).
+HELD_LEAST_SECONDS = 5 * 365 * 86400.0
 
 
 def service_of(context: Context, process: ProcessSnapshot) -> Optional[Unit]:
@@ -52,6 +54,8 @@ class SystemdWatchdog(ProcessHazard):
         seconds = 0.0 if unit is None else unit.watchdog
         if unit is not None and unit.watchdog:
             evidence = f"its unit {unit.name} has a watchdog of {seconds:g} s (WatchdogUSec)"
+            if seconds >= HELD_LEAST_SECONDS:
+                evidence = f"its unit {unit.name} has a watchdog, which is held for another process of the unit"
         elif told.isdigit() and int(told) and (unit is None or unit.problem):
             evidence = f"it was told a watchdog of {int(told) / 1e6:g} s (WATCHDOG_USEC in its environment)"
         elif unit is not None and unit.problem:
@@ -69,7 +73,7 @@ class SystemdWatchdog(ProcessHazard):
             name_of(process),
             evidence,
             "A parked process does not report, so systemd kills it when that time is over",
-            "Start the service without WatchdogSec=, or consent if another process of it reports",
+            "Hold the unit (unit_policy: hold), or consent if another process of it reports",
             process.pid,
         )
 
@@ -103,8 +107,7 @@ class SystemdRestart(ProcessHazard):
             name_of(process),
             f"its unit {unit.name}{main} has Restart={unit.restart}",
             "When the dump ends it, systemd starts a second copy, which takes its GPU, its ports and its files",
-            "Start the service with Restart=no (systemctl edit --runtime, then start it anew), or consent if the unit "
-            "is stopped or masked in time",
+            "Hold the unit (unit_policy: hold), or consent if nothing starts it anew",
             process.pid,
         )
 

@@ -86,9 +86,17 @@ class Evidence:
     """One reading of the host. CRIU and NVML work in the background from the start on."""
 
     def __init__(
-        self, criu: str, journal: str, backend: str, executable: Optional[str], allow: FrozenSet[str] = frozenset()
+        self,
+        criu: str,
+        journal: str,
+        backend: str,
+        executable: Optional[str],
+        allow: FrozenSet[str] = frozenset(),
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> None:
-        """backend, executable: as choose() takes them. allow: as Survey takes it."""
+        """backend, executable: as choose() takes them. allow: as Survey takes it. meanwhile: what to do while NVML
+        looks."""
+        self._meanwhile = meanwhile
         self._criu = CriuProbe(criu, check=os.geteuid() == 0)
         self._nvml = NvmlFacts(None)
         self._gpus: Optional[GpuReader] = None
@@ -114,6 +122,8 @@ class Evidence:
         """None of them where NVML does not answer: `facts` tells why."""
         if self._gpus is not None:
             try:
+                self._gpus.ask()
+                self._meanwhile()
                 self._nvml = NvmlFacts(self._gpus.read())
             except NvmlMissing:
                 self._nvml = NvmlFacts(None, missing=True)

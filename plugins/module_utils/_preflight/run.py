@@ -5,60 +5,13 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass, replace
-from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
-
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _findings, _plan
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._arguments import Wanted
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import Finding
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight import (
-    capabilities,
-    drivers,
-    estimate,
-    report,
-)
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.concern import EVERYTHING, Concern
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.driver_findings import version_of
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.evidence import Evidence
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.facts import HostFacts, Moved
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.host_findings import look
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.process_findings import (
-    driver_concerns,
-    running_without_gpu,
-)
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.read_containers import visible_gpus
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._subject import Subject
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.options import Options, Verdict
 
 
-@dataclass(frozen=True)
-class Options:
-    """The options of gpu_preflight, typed. pids, select: None for both means every CUDA process. Times in seconds."""
-
-    pids: Optional[Tuple[Wanted, ...]]
-    select: Optional[Mapping[str, Any]]
-    required: Tuple[str, ...]
-    fail_on: str
-    allow: FrozenSet[str]
-    store: Optional[str]
-    window: Optional[float]
-    backend: str
-    executable: Optional[str]
-    criu: str
-    journal: str
-    full_command: bool
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """failed: the message of a run that fails, "" for one that does not."""
-
-    result: Dict[str, Any]
-    failed: str
-
-
-def is_suspended(subject: Subject) -> bool:
-    return subject.kind in (_plan.PARKED, _plan.RUNAWAY) or bool(subject.process.looks_suspended)
+def _load() -> None:
+    """What decides. Nothing is forked here that would need it after Ansible's zip file is gone."""
+    import ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.decide  # noqa: F401
 
 
 class Preflight:
@@ -68,82 +21,15 @@ class Preflight:
     def run(self) -> Verdict:
         """Raises ArgumentError, SelectError, JournalError; OSError where /proc is not mounted."""
         options = self._options
-        evidence = Evidence(options.criu, options.journal, options.backend, options.executable, options.allow)
+        evidence = Evidence(
+            options.criu, options.journal, options.backend, options.executable, options.allow, meanwhile=_load
+        )
         try:
             subjects = evidence.subjects(options.pids, options.select)
-            return self._verdict(evidence, subjects, evidence.facts(options.store))
+            facts = evidence.facts(options.store)
+            # Loaded by now, while NVML looked.
+            from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.decide import decide
+
+            return decide(options, evidence, subjects, facts)
         finally:
             evidence.close()
-
-    def _verdict(self, evidence: Evidence, subjects: List[Subject], facts: HostFacts) -> Verdict:
-        options = self._options
-        work = self._work(evidence, subjects)
-        facts = replace(facts, moved=_moved(work, options.window))
-        concerns = capabilities.accept([*look(facts), *_about(evidence, subjects, facts)], options.allow)
-        for subject in subjects:
-            subject.findings.extend(one.finding for one in concerns if one.finding.pid == subject.pid)
-        decided = capabilities.decide(concerns, options.required)
-        failed = capabilities.failures(concerns, options.required, options.fail_on)
-        return Verdict(
-            report.result(report.Report(facts, subjects, concerns, decided, work), options.full_command),
-            capabilities.message(failed, options.required) if failed else "",
-        )
-
-    @staticmethod
-    def _work(evidence: Evidence, subjects: Sequence[Subject]) -> estimate.Work:
-        known = estimate.rates({step: evidence.journal.history(step) for step in estimate.STEPS.values()})
-        loads = [
-            estimate.Load(
-                subject.pid,
-                None if subject.device_bytes is None else subject.total_bytes,
-                subject.process.rss_anon_bytes,
-                is_suspended(subject),
-            )
-            for subject in subjects
-        ]
-        return estimate.work(loads, known, os.cpu_count() or 1)
-
-
-def _moved(work: estimate.Work, window: Optional[float]) -> Moved:
-    return Moved(
-        image=work.image,
-        unknown=work.unknown,
-        count=len(work.each),
-        seconds=estimate.of_capabilities(work.seconds),
-        window=window,
-    )
-
-
-def _about(evidence: Evidence, subjects: Sequence[Subject], facts: HostFacts) -> List[Concern]:
-    """What speaks against the processes."""
-    found: List[Finding] = []
-    for subject in subjects:
-        code = evidence.journal.refused(subject.process.identity)
-        if subject.kind == _plan.UNOWNED or (subject.kind == _plan.INTERRUPTED and subject.operation is None):
-            # With consent the survey calls it interrupted; it is told all the same.
-            found.append(_findings.unowned(subject))
-        elif subject.kind == _plan.BUSY:
-            found.append(_findings.busy(subject))
-        elif subject.kind == _plan.RUNAWAY:
-            found.append(running_without_gpu(subject.process))
-        elif code is not None and not is_suspended(subject):
-            found.append(_findings.refused_before(subject, code, allowed=False))
-    by_pid = {subject.pid: subject for subject in subjects}
-
-    def evaluate(action: str, pids: Sequence[int]) -> Tuple[Finding, ...]:
-        return evidence.survey.evaluate(action, [by_pid[pid] for pid in pids])
-
-    running = [subject for subject in subjects if not is_suspended(subject)]
-    suspended = [subject.pid for subject in subjects if is_suspended(subject)]
-    version = version_of(facts)
-    needs_look = version and not drivers.has(version, drivers.SOME_GPUS)
-    return [
-        *(Concern(finding, EVERYTHING) for finding in found),
-        *driver_concerns(
-            [subject.process for subject in running],
-            version,
-            visible_gpus(subject.pid for subject in running) if needs_look else {},
-            facts.gpu_count,
-        ),
-        *capabilities.ask(evaluate, [subject.pid for subject in running], suspended),
-    ]

@@ -3,8 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Loaded by every Python of a test host: kills what /run/faults.json names when a worker has journalled a step.
 
-{"step": NAME, "victim": "worker" | "module" | "session", "delay": SECONDS}: at the first such step, or that long into
-it. What was done is written to /run/faults.done. The code under test knows nothing of this.
+{"step": NAME, "victim": "worker" | "module" | "session" | "criu", "delay": SECONDS}: at the first such step, or that
+long into it. A step of an image has "image:" before its name. What was done is written to /run/faults.done. The code
+under test knows nothing of this.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from typing import Any
 
 PLAN = Path("/run/faults.json")
 DONE = Path("/run/faults.done")
-TARGET = "ansible_collections.gpufleet.checkpoint.plugins.module_utils._worker"
+_UTILS = "ansible_collections.gpufleet.checkpoint.plugins.module_utils"
+# The class and method that journal a step, and what is before the step's name here.
+TARGETS = {f"{_UTILS}._worker": ("Worker", "_step", ""), f"{_UTILS}._image_steps": ("Steps", "begin", "image:")}
 MODULE = os.getpid()
 
 
@@ -40,7 +43,7 @@ SESSION = [pid for pid in ancestors(MODULE) if name_of(pid) == "sshd-session"] i
 
 
 def kill(plan: dict[str, Any]) -> None:
-    victims = {"worker": [os.getpid()], "module": [MODULE], "session": SESSION}[plan["victim"]]
+    victims = {"worker": [os.getpid()], "module": [MODULE], "session": SESSION, "criu": []}[plan["victim"]]
     DONE.write_text(json.dumps({"plan": plan, "victims": victims}))
     if not plan["delay"]:
         for pid in victims:
@@ -50,7 +53,8 @@ def kill(plan: dict[str, Any]) -> None:
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
-            os.execv("/bin/sh", ["sh", "-c", f"sleep {plan['delay']}; kill -9 {' '.join(map(str, victims))}"])
+            deed = f"kill -9 {' '.join(map(str, victims))}" if victims else "pkill -9 -x criu"
+            os.execv("/bin/sh", ["sh", "-c", f"sleep {plan['delay']}; {deed}"])
         os._exit(0)
     os.wait()
 
@@ -66,39 +70,42 @@ def reached(name: str) -> None:
     kill(plan)
 
 
-def wrap(module: Any) -> None:
-    step = module.Worker._step
+def wrap(module: Any, target: tuple[str, str, str]) -> None:
+    class_name, method, prefix = target
+    owner = getattr(module, class_name)
+    step = getattr(owner, method)
 
-    def stepped(worker: object, name: str) -> None:
-        step(worker, name)
-        reached(name)
+    def stepped(self: object, name: str, *more: object) -> None:
+        step(self, name, *more)
+        reached(prefix + name)
 
-    module.Worker._step = stepped
+    setattr(owner, method, stepped)
 
 
 class Loader:
-    def __init__(self, real: Any) -> None:
+    def __init__(self, real: Any, target: tuple[str, str, str]) -> None:
         self.real = real
+        self.target = target
 
     def create_module(self, spec: Any) -> Any:
         return self.real.create_module(spec)
 
     def exec_module(self, module: Any) -> None:
         self.real.exec_module(module)
-        wrap(module)
+        wrap(module, self.target)
 
 
 class Finder:
-    """Finds nothing itself; what the others find for TARGET is changed once it is loaded."""
+    """Finds nothing itself; what the others find for TARGETS is changed once it is loaded."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
-        if name != TARGET:
+        if name not in TARGETS:
             return None
         for finder in sys.meta_path:
             spec: Any = None if finder is Finder else finder.find_spec(name, path, target)
             if spec is not None:
-                spec.loader = Loader(spec.loader)
+                spec.loader = Loader(spec.loader, TARGETS[name])
                 return spec
         return None
 

@@ -16,17 +16,40 @@ import threading
 import time
 from pathlib import Path
 
-from tests.system.inside.criu.tools import PLACE, WORK, Told, dump, file, group, mounted, node, victim
+from tests.system.inside.criu.tools import (
+    OLD_KERNEL,
+    PLACE,
+    WORK,
+    Told,
+    dump,
+    file,
+    group,
+    mounted,
+    node,
+    until,
+    victim,
+)
 
 _LIBC = "import ctypes, mmap, os; libc = ctypes.CDLL(None, use_errno=True)\n"
 _URING = _LIBC + "fd = libc.syscall(425, 4, ctypes.create_string_buffer(120)); assert fd >= 0\n"
-_IN_CHILD = "import os, time\nchild = os.fork()\nif not child:\n    {}\n    open('ready', 'w').close()\n    time.sleep(600)\n"
+_IN_CHILD = """import os, time
+if not os.fork():
+    {}
+    open('ready.new', 'w').write(str(os.getpid()))
+    os.rename('ready.new', 'ready')
+    time.sleep(600)
+"""
 _WAIT = "while not os.path.exists('ready'): time.sleep(0.01)\n"
 
 
 def _child(code: str) -> str:
     """A program whose child does this."""
     return _IN_CHILD.format(code.replace("\n", "\n    ")) + _WAIT
+
+
+def _of(who: str, told: Told) -> Told:
+    """Whom CRIU complains of."""
+    return told if who == "root" else {**told, "pid": int((WORK / "ready").read_text())}
 
 
 # Devices
@@ -43,8 +66,7 @@ def cuda() -> Told:
         start_new_session=True,
     )
     try:
-        while not out.exists() or not out.stat().st_size:
-            time.sleep(0.02)
+        until(lambda: out.exists() and out.stat().st_size)
         return dump(one.pid)
     finally:
         one.kill()
@@ -56,7 +78,7 @@ def device_mapping(who: str = "root") -> Told:
     code = "import mmap, os; fd = os.open('/dev/nvidia7', os.O_RDONLY)\n"
     code += "kept = mmap.mmap(fd, 4096, mmap.MAP_SHARED, mmap.PROT_READ); os.close(fd)"
     with node("/dev/nvidia7", stat.S_IFBLK, 7, 0), victim(code if who == "root" else _child(code)) as one:
-        return dump(one)
+        return _of(who, dump(one))
 
 
 def device_file() -> Told:
@@ -110,12 +132,17 @@ def unix_datagram() -> Told:
             return dump(one)
 
 
-def tcp(*options: str) -> Told:
+def network_lock() -> Told:
+    """The test host has no iptables."""
+    return tcp("--tcp-established", before=OLD_KERNEL)
+
+
+def tcp(*options: str, before: tuple[str, ...] = ()) -> Told:
     with socket.create_server(("127.0.0.1", 0)) as server:
         with victim(f"import socket; s = socket.create_connection({server.getsockname()!r})") as one:
             peer, _ = server.accept()
             with peer:
-                return dump(one, *options)
+                return dump(one, *options, before=before)
 
 
 def tcp_listening() -> Told:
@@ -204,7 +231,7 @@ def file_lock(who: str = "root") -> Told:
     path = file("lock")
     code = f"import fcntl; kept = open({str(path)!r}, 'r+b'); fcntl.flock(kept, fcntl.LOCK_EX)"
     with victim(code if who == "root" else _child(code)) as one:
-        return dump(one)
+        return _of(who, dump(one))
 
 
 def lost_mount() -> Told:
@@ -243,7 +270,7 @@ def external_mount() -> Told:
 def nested_namespace() -> Told:
     """A child of it has a host name of its own."""
     with victim(_child("import os; os.unshare(os.CLONE_NEWUTS)")) as one:
-        return dump(one)
+        return _of("child", dump(one))
 
 
 def sysv_shm() -> Told:
@@ -277,8 +304,7 @@ def timeout() -> Told:
     os.mkfifo(fifo)
     code = f"import os\nactions = [(os.POSIX_SPAWN_OPEN, 5, {str(fifo)!r}, os.O_RDONLY, 0)]"
     with victim(code, late="os.posix_spawn('/bin/true', ['true'], {}, file_actions=actions)") as one:
-        while "State:\tD" not in Path(f"/proc/{one.pid}/status").read_text():
-            time.sleep(0.01)
+        until(lambda: "State:\tD" in Path(f"/proc/{one.pid}/status").read_text())
         try:
             return dump(one, "--timeout", "1")
         finally:
@@ -291,8 +317,7 @@ def frozen() -> Told:
     with group("unified") as place, victim() as one:
         (place / "cgroup.procs").write_text(str(one.pid))
         (place / "cgroup.freeze").write_text("1")
-        while "frozen 1" not in (place / "cgroup.events").read_text():
-            time.sleep(0.01)
+        until(lambda: "frozen 1" in (place / "cgroup.events").read_text())
         try:
             return dump(one)
         finally:
@@ -341,15 +366,6 @@ def died(word: str) -> Told:
 
         threading.Thread(target=kill, daemon=True).start()
         return dump(one)
-
-
-def died_before() -> Told:
-    """Its hook before the dump ends it."""
-    with victim() as one:
-        script = PLACE / "hook"
-        script.write_text(f'#!/bin/sh\n[ "$CRTOOLS_SCRIPT_ACTION" != pre-dump ] || kill -9 {one.pid}\n')
-        script.chmod(0o700)
-        return dump(one, "--action-script", str(script))
 
 
 def track_mem() -> Told:

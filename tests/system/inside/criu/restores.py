@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.system.inside.criu.tools import (
+    OLD_KERNEL,
     WORK,
     Told,
     dumped,
@@ -25,9 +26,6 @@ from tests.system.inside.criu.tools import (
     taken,
     victim,
 )
-
-#: A getsockopt that answers as Linux before 6.16 does, for what CRIU 4.1 asks of TCP sockets.
-OLD_KERNEL = ("env", "LD_PRELOAD=/usr/local/lib/criu-says/old_getsockopt.so")
 
 
 def _reopened(change: Callable[[Path], object]) -> Told:
@@ -148,7 +146,9 @@ def pid_in_use() -> Told:
 
 
 def child_pid_in_use() -> Told:
-    with victim("import os, time\npid = os.fork()\nif not pid: time.sleep(600)\nopen('pid', 'w').write(str(pid))") as one:
+    with victim(
+        "import os, time\npid = os.fork()\nif not pid: time.sleep(600)\nopen('pid', 'w').write(str(pid))"
+    ) as one:
         dumped(one)
         pid = int((WORK / "pid").read_text())
         with taken(pid):
@@ -229,8 +229,8 @@ def tcp_in_image() -> Told:
         with victim(f"import socket; s = socket.create_connection({server.getsockname()!r})") as one:
             peer, _ = server.accept()
             with peer:
-                dumped(one, "--tcp-established", before=OLD_KERNEL)
-                return restore(one, before=OLD_KERNEL)
+                dumped(one, "--tcp-established", "--network-lock=skip", before=OLD_KERNEL)
+                return restore(one, "--network-lock=skip", before=OLD_KERNEL)
 
 
 # The image, the host, and the caller

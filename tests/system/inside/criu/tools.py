@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,16 @@ WORK = PLACE / "work"
 IMAGES = PLACE / "images"
 #: How long a CRIU that waits for ever is given.
 SECONDS = 1.5
+#: A getsockopt that answers as Linux before 6.16 does, for what CRIU 4.1 asks of TCP sockets.
+OLD_KERNEL = ("env", "LD_PRELOAD=/usr/local/lib/criu-says/old_getsockopt.so")
 Told = dict[str, Any]
+
+
+def until(met: Callable[[], object], seconds: float = 10) -> None:
+    end = time.monotonic() + seconds
+    while not met():
+        assert time.monotonic() < end, f"not within {seconds:.0f} s"
+        time.sleep(0.005)
 
 
 class Victim:
@@ -54,7 +63,10 @@ class Victim:
         self.pid = self.process.pid
 
     def end(self) -> None:
+        """With its children."""
         with suppress(ProcessLookupError):
+            if os.getpgid(self.pid) == self.pid:
+                os.killpg(self.pid, signal.SIGKILL)
             self.process.kill()
         self.process.wait(20)
 
@@ -125,9 +137,7 @@ def restore(one: Victim, *options: str, **more: Any) -> Told:
     if told["status"] in (0, None):
         with suppress(ProcessLookupError):
             os.kill(one.pid, signal.SIGKILL)
-        end = time.monotonic() + 10
-        while os.path.exists(f"/proc/{one.pid}") and time.monotonic() < end:
-            time.sleep(0.01)
+        until(lambda: not os.path.exists(f"/proc/{one.pid}"))
     return {**told, "pid": one.pid}
 
 
@@ -166,11 +176,15 @@ def group(root: str) -> Iterator[Path]:
     try:
         yield one
     finally:
-        end = time.monotonic() + 5
-        while one.exists() and time.monotonic() < end:
-            with suppress(OSError):
-                one.rmdir()
-            time.sleep(0.01)
+        until(lambda: not one.exists() or _removed(one))
+
+
+def _removed(place: Path) -> bool:
+    """False while a process is still in it."""
+    with suppress(OSError):
+        place.rmdir()
+        return True
+    return False
 
 
 class _CloneArguments(ctypes.Structure):

@@ -17,9 +17,10 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import c
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.errors import CriuError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.life import Life, write_life
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.manifest import Manifest, write_manifest
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.run import PATH
 from tests.unit.plugins.criu.images_made import fill, make_manifest, names
 
-pytestmark = pytest.mark.skipif(shutil.which("zstd", path=compress.PATH) is None, reason="zstd is not installed")
+pytestmark = pytest.mark.skipif(shutil.which("zstd", path=PATH) is None, reason="zstd is not installed")
 
 CHANCE = random.Random(3)
 FILES = {

@@ -87,7 +87,7 @@ def test_damage_is_a_problem_and_no_failure(image: Path) -> None:
 
 
 def test_what_is_not_there_is_no_failure(tmp_path: Path) -> None:
-    nothing = {"images": [], "broken": [], "partial": []}
+    nothing: dict[str, Any] = {"images": [], "broken": [], "partial": []}
     assert inspect_path(str(tmp_path / "a"), "full", NOW) == nothing
     assert inspect_path(str(tmp_path / "missing" / "a"), "full", NOW) == nothing
     assert inspect_store(str(tmp_path / "missing"), "full", NOW) == nothing

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, gpufleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where an image may lie. Owners other than one's own need root: tests/system looks at those."""
+"""Where an image may lie."""
 
 import os
 from collections.abc import Callable
@@ -130,6 +130,20 @@ def test_somebody_elses_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(os, "lstat", look)
     assert refused(store / "image").evidence == f"{store} belongs to user id 4711"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_what_really_belongs_to_somebody_else_or_to_another_group(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    (store / "below").mkdir(parents=True)
+    os.chown(store, 65534, -1)
+    for path in (store / "image", store / "below" / "image"):
+        assert refused(path).evidence == f"{store} belongs to user id 65534"
+    os.chown(store, 0, 65534)
+    store.chmod(0o770)
+    assert refused(store / "below" / "image").evidence == f"others can write {store} (mode 0770)"
+    os.chown(store, 0, 0)
+    check_place(str(store / "below" / "image"))
 
 
 def test_what_is_missing_on_the_way_is_made_for_its_owner_only(tmp_path: Path) -> None:

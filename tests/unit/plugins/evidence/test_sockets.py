@@ -152,7 +152,7 @@ class Namespaces:
         self.reads: list[str] = []
         monkeypatch.setattr(_sockets, "namespace_of", lambda directory: self.of.get(directory, "own"))
         monkeypatch.setattr(_sockets, "_text", self.text)
-        monkeypatch.setattr(_sockets.os.path, "exists", lambda directory: directory in self.of)
+        monkeypatch.setattr(os.path, "exists", lambda directory: directory in self.of)
 
     def text(self, path: str) -> str | None:
         self.reads.append(path)

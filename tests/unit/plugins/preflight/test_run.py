@@ -21,7 +21,8 @@ import psutil
 import pytest
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._arguments import ArgumentError, Wanted
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.run import Options, Preflight, Verdict
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.options import Options, Verdict
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.run import Preflight
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import read_identity
 
 HAS_DRIVER = Path("/proc/driver/nvidia/version").exists()

@@ -1,0 +1,118 @@
+# Copyright (c) 2026, gpufleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""SIGKILL at every step of an image: of its worker, of the module, and of CRIU while it restores. Afterwards the same
+task, run again, ends where the first one was to end, with one life of the process, whole.
+
+Not of CRIU while it dumps: a process in which CRIU is at work dies with it (docs/criu-errors.md).
+
+One host for each step, so that one playbook meets all of them. tests/system/inside/faults.py does the killing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.system.lab import INSIDE, Job, Lab, labs
+from tests.system.playing import Play, Result
+from tests.system.test_criu_image import STORE, image
+from tests.system.test_cuda_checkpoint_faults import (
+    DONE,
+    PLACE,
+    PLAN,
+    Fault,
+    by_host,
+    check_fired,
+    on_each,
+    plan,
+    start,
+    told,
+)
+
+PATH = f"{STORE}/job"
+PRESENT: list[Fault] = [
+    ("image:stop", 0),
+    ("image:suspend", 0),
+    ("image:suspend", 0.4),
+    ("image:dump", 0),
+    ("image:dump", 0.1),
+    ("image:prove", 0),
+    ("image:seal", 0),
+    ("image:rename", 0),
+    ("image:end", 0),
+]
+RESTORED: list[Fault] = [
+    ("image:verify", 0),
+    ("image:restore", 0),
+    ("image:restore", 0.1),
+    ("image:restore", 0.3),
+    ("image:resume", 0),
+    ("image:resume", 0.2),
+    ("image:continue", 0),
+]
+CRIU: list[Fault] = [("image:restore", delay) for delay in (0.02, 0.05, 0.1, 0.2)]
+
+
+@pytest.fixture(scope="module")
+def fleet_of_labs(simulator: Path) -> Iterator[list[Lab]]:
+    with labs(simulator, "--gpus", "1", "--vram", "512", hosts=len(PRESENT)) as every:
+        for lab in every:
+            lab.host.put(f"{PLACE}/gpufleet_faults.py", (INSIDE / "faults.py").read_text())
+            lab.host.put(f"{PLACE}/gpufleet_faults.pth", "import gpufleet_faults\n")
+        yield every
+
+
+@pytest.fixture
+def every(fleet_of_labs: list[Lab]) -> Iterator[list[Lab]]:
+    with ExitStack() as stack:
+        for lab in fleet_of_labs:
+            lab.host.sh(f"rm -rf {STORE}")
+            stack.enter_context(lab.watched())
+        yield fleet_of_labs
+        for lab in fleet_of_labs:
+            lab.host.run("rm", "-f", PLAN, DONE)
+
+
+def on_all(every: list[Lab], jobs: dict[str, Job], state: str) -> dict[str, Result]:
+    """The task, on every host at the same time, each with its own process."""
+    lookup = json.dumps({host: job.pid for host, job in jobs.items()})
+    options: dict[str, Any] = {"path": PATH}
+    if state == "present":
+        options.update(pid="{{ (lookup_pids | from_json)[inventory_hostname] }}", leave_running=False)
+    return by_host(Play(every[0].host.fleet, [{**image(state, **options), "vars": {"lookup_pids": lookup}}]).wait())
+
+
+def all_ok(results: dict[str, Result], faults: list[Fault]) -> None:
+    assert all(result.outcome == "ok" for result in results.values()), told(results, faults)
+
+
+@pytest.mark.parametrize("victim", ["worker", "module"])
+def test_killed_while_it_dumps(every: list[Lab], victim: str) -> None:
+    jobs = start(every)
+    plan(every, PRESENT, victim)
+    on_all(every, jobs, "present")
+    check_fired(every, PRESENT)
+    all_ok(on_all(every, jobs, "present"), PRESENT)
+    states = on_each(every, lambda lab: lab.look(jobs[lab.host.name])[jobs[lab.host.name].pid]["state"])
+    assert states == [""] * len(every)
+    all_ok(on_all(every, jobs, "restored"), PRESENT)
+
+
+@pytest.mark.parametrize("victim", ["worker", "module", "criu"])
+def test_killed_while_it_restores(every: list[Lab], victim: str) -> None:
+    faults = CRIU if victim == "criu" else RESTORED
+    jobs = start(every)
+    all_ok(on_all(every, jobs, "present"), faults)
+    plan(every, faults, victim)
+    on_all(every, jobs, "restored")
+    check_fired(every, faults)
+    all_ok(on_all(every, jobs, "restored"), faults)
+    last = on_all(every, jobs, "restored")
+    all_ok(last, faults)
+    assert not any(result.changed for result in last.values())
