@@ -218,9 +218,14 @@ class UnitHolds:
             return []
         stale = [row for row in read_rows(self._journal) if self._is_left(row)]
         done, warnings = self._release(stale)
-        left = {row.unit for row in stale if not row.beside}
-        words = "was still held; let go (a run that held it has died, or its process has ended)"
-        return warnings + [f"{one.unit} {words}" for one in done if one.unit in left]
+        # Of a process that has ended, nobody has missed anything.
+        told = {
+            row.unit
+            for row in stale
+            if not row.beside and (row.lineage or any(self._alive(user) for user in row.users))
+        }
+        words = "was still held; let go (a run that held it has died)"
+        return warnings + [f"{one.unit} {words}" for one in done if one.unit in told]
 
     def _is_left(self, row: Row) -> bool:
         if row.beside:

@@ -104,6 +104,9 @@ def test_a_service_that_restarts_itself_has_one_life(host: Lab) -> None:
         (again,) = lab.play(image("restored", path=path))
         again.ok(changed=False)
         assert lives(lab) == [str(job.pid)]
+        assert lab.problems() == ["1 rows in settings", "1 rows in setting_users"], "the unit does not start beside it"
+        lab.end(job)
+        lab.play(image("absent", path=path))[0].ok(changed=True)
         lab.host.sh("systemctl stop always; rm /run/systemd/system/always.service; systemctl daemon-reload")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+import signal
 import struct
 import subprocess
 from typing import Dict, List, Sequence, Tuple
@@ -201,6 +202,8 @@ def _finish(process: subprocess.Popen[bytes], subject: str, what: str) -> None:
     said = process.communicate()[1].decode(errors="replace").strip()
     if process.returncode == 0:
         return
+    if process.returncode == -signal.SIGXFSZ:
+        raise _damaged(*os.path.split(subject), "it unpacks to more than it says")
     lines = "; ".join(printable(line) for line in said.splitlines()[-3:])
     full = "No space left" in said or "Disk quota" in said
     raise CriuError(

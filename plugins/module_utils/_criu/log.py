@@ -20,6 +20,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.log_rule
     CONSEQUENCE,
     GHOST,
     HARMLESS,
+    IMAGE,
     LOCK,
     MAPPING,
     SOCKET,
@@ -33,6 +34,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.log_rule
 #: Lines of evidence, and characters of each.
 LINES = 3
 CHARACTERS = 300
+_ABSENT = re.compile(r"No (\S+\.img) image\Z")
 _END = re.compile(r"(?:Dumping|Restore) finished successfully|(?:Dumping|Restoring) FAILED")
 
 
@@ -99,7 +101,7 @@ def _first(rules: Iterable[Rule], line: Line, doing: str) -> Optional[Tuple[Rule
 def _told(rule: Rule, match: Match[str], number: int, reading: Reading) -> Decoded:
     line = reading.lines[number]
     groups = {name.rstrip("23"): text for name, text in match.groupdict().items() if text}
-    holder = _holder(rule, line, groups.get("ino", ""), reading)
+    holder = _holder(rule, number, groups.get("ino", ""), reading)
     if "pid" in groups:
         pid = int(groups["pid"])
         holder = holder if pid == holder.pid else Holder(pid, reading.names.get(pid, ""), holder.path)
@@ -115,8 +117,12 @@ def _told(rule: Rule, match: Match[str], number: int, reading: Reading) -> Decod
     return _made(rule.kind, holder, groups.get("path", ""), said)
 
 
-def _holder(rule: Rule, line: Line, inode: str, reading: Reading) -> Holder:
+def _holder(rule: Rule, number: int, inode: str, reading: Reading) -> Holder:
     """Whom it is about."""
+    line = reading.lines[number]
+    if rule.whose == IMAGE:
+        absent = _ABSENT.match(reading.lines[number - 1].text) if number else None
+        return Holder(line.task.pid, line.task.name, absent.group(1) if absent else "")
     if rule.whose == SOCKET:
         return reading.sockets.get(inode, Holder())
     if rule.whose == TERMINAL and reading.terminals:

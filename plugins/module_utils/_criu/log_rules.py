@@ -26,9 +26,10 @@ class Rule:
     whose: str = ""
 
 
-#: The task, and what it maps; the task, and what it binds; who has a terminal; a lock; the unix socket; the file in the
-#: image that has no name.
-MAPPING, ADDRESS, TERMINAL, LOCK, SOCKET, GHOST = "mapping", "address", "terminal", "lock", "socket", "ghost"
+#: The task, and what it maps; the task, and what it binds; who has a terminal; a lock; the unix socket.
+MAPPING, ADDRESS, TERMINAL, LOCK, SOCKET = "mapping", "address", "terminal", "lock", "socket"
+#: The task, and the deleted file that it had open; the file of the image that the line before misses.
+GHOST, IMAGE = "ghost", "image"
 
 
 def _rule(kind: str, pattern: str, doing: str = BOTH, plain: bool = False, whose: str = "") -> Rule:
@@ -167,13 +168,7 @@ SURE: Tuple[Rule, ...] = (
         RESTORE,
     ),
     _rule("image_incomplete", r"Read \d+ bytes while \d+ expected from (?P<path>.*?)(?:: |$)", RESTORE),
-    _rule("image_incomplete", r"Unexpected EOF|Can't read pages data|Img trimmed", RESTORE),
-    _rule(
-        "image_incomplete",
-        r"^No (?P<path>(?:pagemap|pstree|inventory|core|mm|files|ids|fs)(?:-\d+)?\.img) image",
-        RESTORE,
-        plain=True,
-    ),
+    _rule("image_incomplete", r"Unexpected EOF|Can't read pages data|Img trimmed", RESTORE, whose=IMAGE),
     _rule(
         "image_foreign",
         r"[Mm]agic doesn't match for (?P<path>.*)|Too old image|Not supported images version|[Cc]orrupt",
@@ -199,6 +194,7 @@ UNSURE: Tuple[Rule, ...] = (
     _rule("no_process", r"Unable to interrupt task: (?P<pid>\d+) \(No such process\)", DUMP, plain=True),
     _rule("cannot_trace", r"Unable to interrupt task: (?P<pid>\d+) \(Operation not permitted\)", DUMP, plain=True),
     _rule("timeout", r"Timeout reached\. Try to interrupt", DUMP),
+    _rule("image_incomplete", r"^No (?P<path>pagemap-\d+\.img) image", RESTORE, plain=True),
     _rule("killed", r"(?P<pid>\d+) killed by signal \d+", RESTORE),
     _rule("died", r"Task is still running \(pid: (?P<pid>\d+), status: 0x8?[0-9a-f]\)", DUMP),
     _rule("died", r"BUG at criu/cgroup\.c|: No such process$", DUMP),

@@ -55,7 +55,7 @@ class SystemdWatchdog(ProcessHazard):
         if unit is not None and unit.watchdog:
             evidence = f"its unit {unit.name} has a watchdog of {seconds:g} s (WatchdogUSec)"
             if seconds >= HELD_LEAST_SECONDS:
-                evidence = f"its unit {unit.name} has a watchdog, which is held for another process of the unit"
+                evidence = f"its unit {unit.name} has a watchdog, which is held: off for a while only"
         elif told.isdigit() and int(told) and (unit is None or unit.problem):
             evidence = f"it was told a watchdog of {int(told) / 1e6:g} s (WATCHDOG_USEC in its environment)"
         elif unit is not None and unit.problem:

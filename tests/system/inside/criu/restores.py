@@ -51,7 +51,7 @@ def file_mode() -> Told:
 
 def missing_directory() -> Told:
     """Where it stands."""
-    place = WORK / "here"
+    place = WORK / "stand"
     place.mkdir()
     with victim(cwd=place) as one:
         dumped(one)

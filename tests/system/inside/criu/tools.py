@@ -18,7 +18,7 @@ from typing import Any
 
 #: On a disk, and removed at the end.
 PLACE = Path("/var/lib/criu-says")
-WORK = PLACE / "work"
+WORK = PLACE / "files"
 IMAGES = PLACE / "images"
 #: How long a CRIU that waits for ever is given.
 SECONDS = 1.5

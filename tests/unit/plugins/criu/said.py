@@ -13,10 +13,10 @@ from pathlib import Path
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.log import Decoded, decode
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.log_kinds import BY_ID
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.log_lines import read
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.log_rules import HARMLESS
 
 LOGS = Path(__file__).parent / "logs"
-WORK = "/var/lib/criu-says/work"
+WORK = "/var/lib/criu-says/files"
 PYTHON = "PID {pid} (python3)"
 PID = "PID {pid}"
 
@@ -126,7 +126,7 @@ CASES = (
     _file("restore bad_file_size", "bad_file_size", "data.bin", "has bad size 18 (expect 10)"),
     _file("restore library_size", "bad_file_size", "lib.so", "has bad size"),
     _file("restore missing_file", "missing_file", "data.bin", "No such file or directory"),
-    _file("restore missing_directory", "missing_file", "here", "No such file or directory"),
+    _file("restore missing_directory", "missing_file", "stand", "No such file or directory"),
     _file("restore missing_parent", "missing_file", "deep/data", "No such file or directory"),
     _file("restore file_mode", "file_mode", "data.bin", "has bad mode 0100600 (expect 0100644)"),
     _file("restore file_access", "file_access", "disk/data", "Read-only file system"),
@@ -181,8 +181,8 @@ NOT_HERE = {
     "unknown": "what is known is not unknown",
 }
 _KEPT = re.compile(
-    r"Dumping (task|processes) |Dumping (file-locks|pstree)|fdinfo \d+:|Dumping path for|tty: Dumping|lockinfo:|"
-    r"unix:\s+Dumping|inet:\s+Restore:|Opening ghost file|Version: |No \S+\.img image|"
+    r"Dumping (task|processes) |Dumping (file-locks|pstree)|fdinfo \d+:|Dumping path for \d|tty: Dumping|lockinfo:|"
+    r"unix:\s+Dumping|inet:\s+Restore:|Opening ghost file|Version: |"
     r"Runaway|Ext stream|finished success"
 )
 
@@ -193,7 +193,7 @@ def shortened(log: str) -> str:
     kept = {len(lines) - 1}
     for number, line in enumerate(lines):
         bare = not re.match(r"\(\d|pie", line) and line.strip() and not line.startswith("task_args")
-        wrong = "Error (" in line or "Warn  (" in line
+        wrong = ("Error (" in line or "Warn  (" in line) and not HARMLESS.search(line)
         if wrong or bare or _KEPT.search(line):
             kept.add(number)
         if wrong:
@@ -208,6 +208,3 @@ def parse(recording: str) -> tuple[str, int]:
     pid = re.search(r"^# pid: (\d+)$", head, re.MULTILINE)
     assert pid, head
     return log, int(pid.group(1))
-
-
-__all__ = ["CASES", "LOGS", "NOT_HERE", "Case", "parse", "read", "shortened"]
