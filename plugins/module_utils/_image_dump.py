@@ -22,6 +22,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import (
     compress,
     digest,
     images,
+    lifeline,
     log,
     proof,
     store,
@@ -222,11 +223,15 @@ class Dump:
         return tree
 
     def _criu(self, tree: Tree, chosen: criu_options.Chosen, leave: str) -> Tree:
+        saved = tuple(lifeline.save(member.identity) for member in tree.members)
+        lifeline.store(self._partial, saved)
         self._steps.begin("dump")
         logged = os.path.join(self._partial, DUMP_LOG)
         self._steps.details["log"] = logged
         argv = tool.dump_argv(self._job.criu, tree.root.pid, self._partial, chosen, leave)
         done = run(argv, logged, self._job.options.step_timeout)
+        if done.rc is not None and [one for one in saved if lifeline.put_back(one)]:
+            self._steps.notes.append("criu was killed at work in the tree; what it had left there was taken out again")
         after = read_tree(tree.root.pid)
         complete = done.rc == 0 and images.is_complete(self._partial, "dump", done.log)
         if complete and leave == "killed" and after is None:

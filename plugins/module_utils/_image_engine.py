@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _image_findings, _image_worker
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _image_units as units
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._arguments import ArgumentError, Wanted
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import fit, store
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import fit, lifeline, store
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import target as target_of
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.life import SPENT, living
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.read_tree import read_tree
@@ -248,6 +248,8 @@ class ImageEngine:
             if row.root.boot_id == read_boot_id():
                 subject.stopped.extend(one for one in row.stopped if is_alive(one) and one not in subject.stopped)
             subject.taken_over.append(row.run_id)
+            for saved in lifeline.load(f"{row.path}.partial") if row.root.boot_id == read_boot_id() else ():
+                lifeline.put_back(saved)
             if store.remove_partial_of(row.path):
                 subject.notes.append(f"removed what an interrupted run ({row.run_id}) had left of an image")
             self._journal.finish_image(row.id, "undone", f"its worker had died at step {row.step}")

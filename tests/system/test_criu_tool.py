@@ -67,26 +67,29 @@ class Place:
     def counted(self, name: str) -> int:
         return int(self.host.sh(f"stat -c %s {name}"))
 
+    def until(self, condition: str) -> None:
+        """For 20 s at most."""
+        self.host.sh(f"for i in $(seq 400); do {{ {condition}; }} && exit 0; sleep 0.05; done; exit 1")
+
     def start(self, name: str, job: str = "") -> int:
         command = f"python3 /srv/job.py {job} {name}" if job else f"setsid -f python3 /srv/workload.py {name}"
-        self.host.sh(f"rm -f {name} {name}.child; exec 3>&- 4>&-; {command} </dev/null >/dev/null 2>&1")
-        self.host.sh(f"until [ -s {name} ] && [ -s {name}.child ]; do sleep 0.05; done")
+        self.host.sh(f"rm -f {name} {name}.child; {command} </dev/null >/dev/null 2>&1")
+        self.until(f"[ -s {name} ] && [ -s {name}.child ]")
         pid = int(self.host.sh(f"pgrep -o -f '^python3 /srv/workload.py {name}$'"))
-        if job:  # its shell ends, as it does when somebody logs out
-            self.host.sh(f"until [ $(ps -o ppid= -p {pid}) = 1 ]; do sleep 0.1; done")
+        # The process that leads the session of a job ends, as it does when somebody logs out.
+        self.until(f"[ $(ps -o ppid= -p {pid}) = 1 ]")
         return pid
 
     def end(self, *pids: int) -> None:
-        """Children first, and reaped."""
-        for pid in reversed(pids):
-            self.host.sh(f"kill -9 {pid} 2>/dev/null; while [ -e /proc/{pid} ]; do sleep 0.02; done")
+        """And reaped."""
+        numbers = [str(pid) for pid in pids]
+        self.host.sh(f"kill -9 {' '.join(numbers)} 2>/dev/null; true")
+        self.until(" && ".join(f"[ ! -e /proc/{pid} ]" for pid in numbers))
 
     def goes_on(self, name: str, *pids: int) -> None:
         before = self.counted(name), self.counted(f"{name}.child")
-        for pid in pids:
-            self.host.sh(f"kill -CONT {pid}")
-        self.host.sh(f"until [ $(stat -c %s {name}) -gt {before[0]} ] && "
-                     f"[ $(stat -c %s {name}.child) -gt {before[1]} ]; do sleep 0.05; done")  # fmt: skip
+        self.host.sh(f"kill -CONT {' '.join(str(pid) for pid in pids)}")
+        self.until(f"[ $(stat -c %s {name}) -gt {before[0]} ] && [ $(stat -c %s {name}.child) -gt {before[1]} ]")
         # From where it was: a file that was begun anew, or has a hole, shows.
         assert self.host.sh(f"tr -d . <{name} | wc -c") == "0"
 
@@ -168,15 +171,25 @@ def test_a_job_of_a_shell_comes_back_stopped(place: Place, group: str) -> None:
 
 
 def test_as_a_child_of_criu_such_a_job_is_lost(place: Place) -> None:
-    """Why it is restored as a sibling: CRIU tells of success, and the kernel ends the orphaned group."""
+    """Why it is restored as a sibling: CRIU tells of success, and the kernel ends the orphaned group if it has stopped
+    by then, which it had in 11 of 15 tries."""
     pid = place.start("/srv/lost", job="own")
     made = place.ask("dump", pid=pid, directory="/srv/images/lost")
-    tree = made["after"]
-    place.end(*pids(tree))
-    back = place.ask("restore", pid=pid, directory="/srv/images/lost", arguments=made["arguments"],
-                     without=["--restore-sibling"])  # fmt: skip
-    assert back["rc"] == 0 and back["complete"]
-    assert pid not in pids(back["after"])
+    tree, asked = made["after"], {"directory": "/srv/images/lost", "arguments": made["arguments"]}
+    lost = False
+    for _try in range(12):
+        place.end(*pids(tree))
+        back = place.ask("restore", pid=pid, without=["--restore-sibling"], **asked)
+        assert back["rc"] == 0 and back["complete"]
+        lost = pid not in pids(back["after"])
+        if lost:
+            break
+    assert lost
+    for _try in range(5):
+        place.end(*pids(tree))
+        back = place.ask("restore", pid=pid, **asked)
+        assert {one["state"] for one in back["after"]} == {"T"}
+    place.goes_on("/srv/lost", *pids(tree))
     place.end(*pids(tree))
 
 
@@ -204,7 +217,17 @@ def test_what_would_not_fit(place: Place) -> None:
     pid = place.start("/srv/moved")
     made = place.ask("dump", pid=pid, directory="/srv/images/moved")
     tree, asked = made["after"], {"directory": "/srv/images/moved", "arguments": made["arguments"]}
-    place.end(*pids(tree))
+    child = pids(tree)[1]
+
+    # Its root has ended, and its child goes on: in a session and a group that have the number of the root.
+    place.end(pid)
+    (busy,) = place.ask("fit", pid=pid, tree=tree, **asked)
+    assert busy["id"] == "pid_busy" and busy["pid"] == child
+    assert f"{pid} (a session there, without its leader), {child}, " in busy["evidence"]
+    assert busy["evidence"].count("(a thread there)") == 2
+    back = place.ask("restore", pid=pid, **asked)
+    assert back["rc"] != 0 and "File exists" in back["log"]
+    place.end(child)
 
     place.host.sh("echo more >>/srv/moved; mv /srv/moved.child /srv/elsewhere")
     found = place.ask("fit", pid=pid, tree=tree, **asked)
@@ -213,22 +236,6 @@ def test_what_would_not_fit(place: Place) -> None:
     back = place.ask("restore", pid=pid, **asked)
     assert back["rc"] != 0 and back["after"] == []
     place.host.sh(f"truncate -s {made['files']['/srv/moved']} /srv/moved; mv /srv/elsewhere /srv/moved.child")
-
-    # A thread with the number of one of its threads.
-    thread = int(place.host.sh(
-        "setsid -f python3 -c 'import os, sys, threading, time\n"
-        "open(\"/proc/sys/kernel/ns_last_pid\", \"w\").write(sys.argv[1])\n"
-        "thread = threading.Thread(target=time.sleep, args=(1000,)); thread.start()\n"
-        "open(\"/srv/thread\", \"w\").write(str(thread.native_id))' "
-        f"{pids(tree)[1] - 1} </dev/null >/dev/null 2>&1; until [ -s /srv/thread ]; do sleep 0.05; done; "
-        "cat /srv/thread"
-    ))  # fmt: skip
-    assert thread == pids(tree)[1]
-    (busy,) = place.ask("fit", pid=pid, tree=tree, **asked)
-    assert busy["id"] == "pid_busy" and f"{thread} (a thread there)" in busy["evidence"]
-    back = place.ask("restore", pid=pid, **asked)
-    assert back["rc"] != 0 and "File exists" in back["log"]
-    place.end(busy["pid"])
 
     assert place.ask("fit", pid=pid, tree=tree, **asked) == []
     back = place.ask("restore", pid=pid, **asked)
@@ -243,6 +250,6 @@ def test_a_restore_that_is_not_waited_for_goes_on(place: Place) -> None:
     place.end(*pids(made["after"]))
     back = place.ask("restore", pid=pid, directory="/srv/images/slow", arguments=made["arguments"], seconds=0.001)
     assert back["rc"] is None
-    assert place.host.sh(f"until [ -e /proc/{pid} ]; do sleep 0.05; done; ps -o ppid= -p {pid}").strip() == "1"
+    place.until(f"[ $(ps -o ppid= -p {pid}) = 1 ] && [ $(ps -o state= -p {pid}) = T ]")
     place.goes_on("/srv/slow", *pids(made["after"]))
     place.end(*pids(made["after"]))

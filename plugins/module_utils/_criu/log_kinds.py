@@ -105,12 +105,18 @@ _DUMP = (
     Kind(
         "terminal",
         DUMP,
-        "Found dangling tty; Found slave peer index N without correspond master peer; not a session leader; "
-        "A session leader of N is outside of its pid namespace",
-        "It hangs on a terminal, or on a session, that belongs to a program outside the tree, as a job of a login "
-        "shell does",
-        "Start it with setsid, and with its input and output in files; or consent: then the restore gives it the "
-        "session, and the terminal if there is one, of whoever restores it",
+        "Found dangling tty; Found slave peer index N without correspond master peer; ctty inheritance detected",
+        "It hangs on a terminal whose other end is outside the tree, as a job of a login shell does. CRIU could be made to "
+        "dump it (--shell-job), but restores it only from a terminal, and a task has none",
+        "Start it with setsid, and with its input and output in files; or dump the tree that has both ends, as that of "
+        "the tmux or screen server",
+    ),
+    Kind(
+        "session",
+        DUMP,
+        "The root process N is not a session leader; A session leader of N is outside of its pid namespace",
+        "It belongs to a session whose leader is outside the tree, as what a script has started in the background",
+        "Start it with setsid; or consent: then it comes back in the session of whoever restores it",
         "shell_job: yes",
     ),
     Kind(
@@ -150,8 +156,7 @@ _DUMP = (
         DUMP,
         "Task N with SysVIPC shmem map doesn't live in IPC ns",
         "It has System V shared memory, which CRIU saves only with the IPC namespace that it is in",
-        "Run the program without it, or in an IPC namespace of its own (PrivateIPC=yes) whose first process is in the "
-        "tree",
+        "Run the program without it, or the whole tree in an IPC namespace of its own (PrivateIPC=yes)",
     ),
     Kind(
         "external_mount",
@@ -160,8 +165,8 @@ _DUMP = (
         "Nested mount namespaces are not supported",
         "It lives in a mount namespace of its own, with mounts that come from outside: a container, or a unit with "
         "PrivateTmp= or ProtectSystem=",
-        "Start the unit without private mounts; dump a container with its runtime; or name each mount",
-        "external: [mnt[]]",
+        "Start the unit without private mounts; dump a container with its runtime. CRIU's option external takes mounts "
+        "out of the image, but then each has to be given again at the restore",
     ),
     Kind(
         "lost_mount",
@@ -260,14 +265,14 @@ _BOTH = (
         "kernel_feature",
         BOTH,
         "failed when initializing kerndat; Could not initialize kernel features detection; Tracking memory is not "
-        "available; a vDSO that can't be parsed",
+        "available; vdso",
         "This kernel and this CRIU do not fit: the kernel lacks what CRIU needs, or is newer than CRIU knows",
         "Look at what `criu check` says; take a newer CRIU; remove /run/criu.kdat if the kernel was changed",
     ),
     Kind(
         "plugin",
         BOTH,
-        "cuda_plugin: ...; amdgpu_plugin: ...; Missing required plugin",
+        "cuda_plugin; amdgpu_plugin; Missing required plugin",
         "A plugin of CRIU failed. This collection runs CRIU without plugins: its own CUDA plugin would ask the driver "
         "about a process that is parked, and wait for ever",
         "Make the image with this collection, and without CRIU_LIBS_DIR in the environment",
@@ -379,6 +384,14 @@ _RESTORE = (
         "The control group that is to be made for the tree is there already",
         "Remove it, or leave control groups alone",
         "manage_cgroups: ignore",
+    ),
+    Kind(
+        "mounts",
+        RESTORE,
+        "mnt: No mapping for N; Can't re-create deleted file; any other that begins with mnt",
+        "The image has a mount namespace of its own, and a mount of it can't be made again",
+        "Make what it was mounted from, and give each external mount (external: [mnt[KEY]:PATH]); where CRIU itself "
+        "fails over it (BUG), the image can't be restored",
     ),
     Kind(
         "terminal_missing",

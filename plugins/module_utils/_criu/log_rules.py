@@ -103,8 +103,8 @@ SURE: Tuple[Rule, ...] = (
         DUMP,
         whose=TERMINAL,
     ),
-    _rule("terminal", r"The root process (?P<pid>\d+) is not a session leader", DUMP),
-    _rule("terminal", r"A session leader of (?:zombie process )?(?P<pid>\d+)\(\d+\) is outside", DUMP),
+    _rule("session", r"The root process (?P<pid>\d+) is not a session leader", DUMP),
+    _rule("session", r"A session leader of (?:zombie process )?(?P<pid>\d+)\(\d+\) is outside", DUMP),
     # Namespaces, mounts, shared memory
     _rule("sysv_shm", r"Task (?P<pid>\d+) with SysVIPC shmem map", DUMP),
     _rule(
@@ -160,6 +160,7 @@ SURE: Tuple[Rule, ...] = (
         r"FPU feature required by image|Image carries unknown (?:vendor|capability)",
         RESTORE,
     ),
+    _rule("mounts", r"^mnt(?:-v2)?: ", RESTORE),
     # Restore: the image
     _rule(
         "no_memory",

@@ -22,6 +22,10 @@ _CONT, _DETACH = 7, 17
 _GETEVENTMSG, _GETSIGINFO = 0x4201, 0x4202
 _SEIZE, _INTERRUPT, _LISTEN = 0x4206, 0x4207, 0x4208
 _GETSIGMASK, _SETSIGMASK = 0x420A, 0x420B
+_SINGLESTEP, _GETREGSET, _SETREGSET = 9, 0x4204, 0x4205
+#: Kinds of registers: general, and everything else that x86 has.
+GENERAL, EXTENDED = 1, 0x202
+_REGISTER_BYTES = 1 << 16
 _TRACECLONE = 0x8
 _WALL = 0x40000000
 _MASK_BYTES = 8
@@ -116,6 +120,29 @@ def get_mask(tid: int) -> int:
 def set_mask(tid: int, mask: int) -> None:
     value = ctypes.c_uint64(mask)
     _ptrace(_SETSIGMASK, tid, _MASK_BYTES, ctypes.addressof(value))
+
+
+class _Vector(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+
+
+def get_registers(tid: int, kind: int) -> bytes:
+    """kind: GENERAL or EXTENDED. EINVAL where the machine has none of that kind."""
+    data = ctypes.create_string_buffer(_REGISTER_BYTES)
+    vector = _Vector(ctypes.cast(data, ctypes.c_void_p), _REGISTER_BYTES)
+    _ptrace(_GETREGSET, tid, kind, ctypes.addressof(vector))
+    return data.raw[: vector.length]
+
+
+def set_registers(tid: int, kind: int, values: bytes) -> None:
+    data = ctypes.create_string_buffer(values, len(values))
+    vector = _Vector(ctypes.cast(data, ctypes.c_void_p), len(values))
+    _ptrace(_SETREGSET, tid, kind, ctypes.addressof(vector))
+
+
+def step(tid: int) -> None:
+    """Let it execute one instruction."""
+    _ptrace(_SINGLESTEP, tid)
 
 
 def wait(tid: int) -> Optional[Status]:

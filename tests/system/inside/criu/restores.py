@@ -183,6 +183,14 @@ def cgroup(dump: str, back: str) -> Told:
         return restore(one, f"--manage-cgroups={back}")
 
 
+def mounts() -> Told:
+    """A mount namespace of its own, dumped with one of its mounts left out, which nobody gives it."""
+    script = f"mkdir -p {WORK}/bound && mount --bind /usr/share {WORK}/bound"
+    with victim(f"import subprocess; subprocess.run({script!r}, shell=True, check=True)", before="unshare -m") as one:
+        dumped(one, "--external", "mnt[/var]:var")
+        return restore(one, "--root", "/")
+
+
 def terminal_missing() -> Told:
     master, slave = os.openpty()
     try:

@@ -89,7 +89,7 @@ CASES = (
     # Terminals and sessions
     Case("dump terminal_job", "terminal", "PID {pid} (sleep)", "Found dangling tty", "/dev/pts/0", 0),
     Case("dump terminal_leader", "terminal", PYTHON, "Found slave peer index", "/dev/pts/0", 0),
-    Case("dump session_outside", "terminal", PYTHON, "is not a session leader"),
+    Case("dump session_outside", "session", PYTHON, "is not a session leader"),
     # Files
     _file("dump ghost_limit", "ghost_limit", "scratch.bin", "of 4194304 size, increase limit"),
     _file("dump link_remap", "link_remap", "state.bin", "Can't create link remap"),
@@ -143,6 +143,7 @@ CASES = (
     # Restore: surroundings
     Case("restore cgroup none none", "cgroup_missing", "unified/criu-says", "doesn't exist", "unified/criu-says"),
     Case("restore cgroup strict strict", "cgroup_exists", "", "Abort restore of existing cgroups"),
+    Case("restore mounts", "mounts", "", "No mapping for"),
     Case("restore terminal_missing", "terminal_missing", PID, "Don't have tty to inherit session from"),
     Case("restore peer_missing", "peer_missing", PID, "Can't connect"),
     Case("restore port_in_use", "port_in_use", PID, "it binds 127.0.0.1 port 47124"),
