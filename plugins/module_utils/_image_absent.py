@@ -10,7 +10,7 @@ import time
 from typing import List
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _image_units as units
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import prune, store
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import hidden, prune, store
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.errors import CriuError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.life import SPENT
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.store import Image
@@ -94,3 +94,5 @@ class Absent:
             self.subjects.append(subject)
             if verdict.delete:
                 self._delete(subject)
+        if not self.options.check:
+            hidden.sweep(self.options.store)

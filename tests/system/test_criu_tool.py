@@ -151,22 +151,24 @@ def test_a_tree_to_disk_and_back(place: Place) -> None:
 
 @pytest.mark.parametrize("group", ["own", "shared"])
 def test_a_job_of_a_shell_comes_back_stopped(place: Place, group: str) -> None:
-    """Its session is led by somebody else, who is gone by then."""
+    """Its session is led by somebody else, who is gone by then. And so again for what came back."""
     name = f"/srv/job.{group}"
     pid = place.start(name, job=group)
-    made = place.ask("dump", pid=pid, directory=f"/srv/images/{group}")
-    assert made["problems"] == [] and made["arguments"][0] == "--shell-job"
-    assert "does not lead its session" in made["reasons"][0]
-    tree = made["after"]
-    assert tree[0]["session"] != pid and (tree[0]["group"] == pid) is (group == "own")
-    place.end(*pids(tree))
-    assert place.ask("fit", pid=pid, directory=f"/srv/images/{group}", tree=tree, arguments=made["arguments"]) == []
+    for turn in ("first", "second"):
+        image = f"/srv/images/{group}.{turn}"
+        made = place.ask("dump", pid=pid, directory=image)
+        assert made["problems"] == [] and made["arguments"][0] == "--shell-job"
+        assert "does not lead its session" in made["reasons"][0]
+        tree = made["after"]
+        assert tree[0]["session"] != pid and (tree[0]["group"] == pid) is (group == "own")
+        place.end(*pids(tree))
+        assert place.ask("fit", pid=pid, directory=image, tree=tree, arguments=made["arguments"]) == []
 
-    back = place.ask("restore", pid=pid, directory=f"/srv/images/{group}", arguments=made["arguments"])
-    assert back["rc"] == 0, back["log"]
-    assert pids(back["after"]) == pids(tree) and {one["state"] for one in back["after"]} == {"T"}
-    assert back["after"][0]["parent"] == 1 and back["after"][0]["session"] == back["criu"]
-    place.goes_on(name, *pids(tree))
+        back = place.ask("restore", pid=pid, directory=image, arguments=made["arguments"])
+        assert back["rc"] == 0, back["log"]
+        assert pids(back["after"]) == pids(tree) and {one["state"] for one in back["after"]} == {"T"}
+        assert back["after"][0]["parent"] == 1 and back["after"][0]["session"] == back["criu"]
+        place.goes_on(name, *pids(tree))
     place.end(*pids(tree))
 
 

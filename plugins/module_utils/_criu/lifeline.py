@@ -30,7 +30,7 @@ FILE = ".lifeline"
 #: How much of the beginning of a mapping with code is kept. CRIU's system call and the trap behind it are shorter.
 CODE = 64
 SECONDS = 10.0
-_PAUSE = 0.002
+_PAUSE = 0.0005
 # struct user_regs_struct of x86-64, by their places.
 _RAX, _RIP, _ORIG_RAX = 10, 16, 15
 _ARGUMENTS = (14, 13, 12, 7, 9, 8)

@@ -106,8 +106,8 @@ _DUMP = (
         "terminal",
         DUMP,
         "Found dangling tty; Found slave peer index N without correspond master peer; ctty inheritance detected",
-        "It hangs on a terminal whose other end is outside the tree, as a job of a login shell does. CRIU could be made to "
-        "dump it (--shell-job), but restores it only from a terminal, and a task has none",
+        "It hangs on a terminal whose other end is outside the tree, as a job of a login shell does. CRIU could be made "
+        "to dump it (--shell-job), but restores it only from a terminal, and a task has none",
         "Start it with setsid, and with its input and output in files; or dump the tree that has both ends, as that of "
         "the tmux or screen server",
     ),

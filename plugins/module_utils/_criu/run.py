@@ -50,24 +50,35 @@ def run(argv: Sequence[str], log_path: str, seconds: float = 0.0, before: Option
     began = time.monotonic()
     with _scratch() as out:
         child, told, go = _start(argv, out)
+        begun = False
         try:
             with os.fdopen(told, "rb", buffering=0) as answers:
                 criu = _line(answers, None)
                 if not criu:
                     raise _not_started(argv, "no process for it could be made")
                 note = before(int(criu)) if before is not None else ""
-                os.write(go, _GO)
+                begun = os.write(go, _GO) == 1
                 status = _line(answers, began + seconds if seconds else None)
         finally:
             os.close(go)
+            if not begun:
+                _reap(child)
         took = time.monotonic() - began
         if status is not None:
-            os.waitpid(child, 0)  # so that what it leaves is init's by now
+            _reap(child)
         words = read_log(log_path) or _read(out)
     rc = int(status) if status else None
     if rc == _NOT_BEGUN:
         raise _not_started(argv, words.strip() or "it could not be executed")
     return Run(rc, words, took, note)
+
+
+def _reap(child: int) -> None:
+    """Its end hands on to init what CRIU has restored."""
+    try:
+        os.waitpid(child, 0)
+    except ChildProcessError:
+        return  # the caller ignores SIGCHLD, so the kernel has done it
 
 
 def _start(argv: Sequence[str], out: IO[bytes]) -> Tuple[int, int, int]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import socket
 import stat
@@ -17,10 +18,13 @@ import time
 from pathlib import Path
 
 from tests.system.inside.criu.tools import (
+    FOR_EVER,
+    IMAGES,
     OLD_KERNEL,
     PLACE,
     WORK,
     Told,
+    criu,
     dump,
     file,
     group,
@@ -319,7 +323,7 @@ def frozen() -> Told:
         (place / "cgroup.freeze").write_text("1")
         until(lambda: "frozen 1" in (place / "cgroup.events").read_text())
         try:
-            return dump(one)
+            return dump(one, seconds=FOR_EVER)
         finally:
             (place / "cgroup.freeze").write_text("0")
             one.end()
@@ -354,18 +358,26 @@ def no_process() -> Told:
     return dump(pid)
 
 
-def died(word: str) -> Told:
-    """SIGKILL once this word stands in the log."""
+def died(word: str, name: str) -> Told:
+    """SIGKILL once this word is in the log. CRIU goes no further than to a file of the image, a FIFO, until it is dead."""
+    IMAGES.mkdir()
+    fifo = IMAGES / name
+    os.mkfifo(fifo)
+    log = PLACE / "dump.log"
     with victim("kept = bytearray(b'x') * (64 << 20)") as one:
-        log = PLACE / "dump.log"
 
-        def kill() -> None:
-            while not log.exists() or word.encode() not in log.read_bytes():
-                time.sleep(0.0005)
-            one.process.kill()
+        def end() -> None:
+            until(lambda: log.exists() and re.search(word, log.read_text(errors="replace")))
+            one.end()
+            with fifo.open("rb") as stream:
+                while stream.read(1 << 20):
+                    pass
 
-        threading.Thread(target=kill, daemon=True).start()
-        return dump(one)
+        ender = threading.Thread(target=end)
+        ender.start()
+        told = criu("dump", IMAGES, "--leave-stopped", "-t", str(one.pid))
+        ender.join()
+        return {**told, "pid": one.pid}
 
 
 def track_mem() -> Told:

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.system.inside.criu.tools import (
+    FOR_EVER,
+    LONG,
     OLD_KERNEL,
     WORK,
     Told,
@@ -132,7 +134,7 @@ def lock_held(how: str) -> Told:
         dumped(one, "--file-locks")
         with path.open("r+b") as held:
             (fcntl.flock if how == "flock" else fcntl.lockf)(held, fcntl.LOCK_EX)
-            return restore(one, "--file-locks")
+            return restore(one, "--file-locks", seconds=FOR_EVER)
 
 
 # Numbers
@@ -253,7 +255,8 @@ def broken(pattern: str, how: str) -> Told:
             path.unlink()
         else:
             path.write_bytes(data[: len(data) // 2] if how == "short" else b"\xff" * 8 + data[8:])
-        return restore(one)
+        for_ever = how == "short" and path.name.startswith("pages-")
+        return restore(one, seconds=FOR_EVER if for_ever else LONG)
 
 
 def not_root() -> Told:

@@ -20,8 +20,9 @@ from typing import Any
 PLACE = Path("/var/lib/criu-says")
 WORK = PLACE / "files"
 IMAGES = PLACE / "images"
-#: How long a CRIU that waits for ever is given.
-SECONDS = 1.5
+#: Seconds that a CRIU is given: one that waits for ever, and any other.
+FOR_EVER = 1.5
+LONG = 30.0
 #: A getsockopt that answers as Linux before 6.16 does, for what CRIU 4.1 asks of TCP sockets.
 OLD_KERNEL = ("env", "LD_PRELOAD=/usr/local/lib/criu-says/old_getsockopt.so")
 Told = dict[str, Any]
@@ -80,7 +81,14 @@ def victim(code: str = "", **options: Any) -> Iterator[Victim]:
         one.end()
 
 
-def criu(action: str, images: Path, *options: str, before: tuple[str, ...] = (), log: Path | None = None) -> Told:
+def criu(
+    action: str,
+    images: Path,
+    *options: str,
+    before: tuple[str, ...] = (),
+    log: Path | None = None,
+    seconds: float = LONG,
+) -> Told:
     """status: None where it waits for ever, and was killed."""
     plugins = PLACE / "plugins"
     plugins.mkdir(exist_ok=True)
@@ -93,7 +101,7 @@ def criu(action: str, images: Path, *options: str, before: tuple[str, ...] = (),
     )
     said = ""
     try:
-        said, _ = process.communicate(timeout=SECONDS)
+        said, _ = process.communicate(timeout=seconds)
         status: int | None = process.returncode
     except subprocess.TimeoutExpired:
         process.kill()

@@ -118,8 +118,8 @@ CASES = (
     Case("dump traced", "cannot_trace", PYTHON, "Unable to interrupt task"),
     Case("dump zombie", "cannot_trace", PYTHON, "Unable to interrupt task"),
     Case("dump no_process", "no_process", PID, "Unable to interrupt task"),
-    Case("dump died Seized", "died", PYTHON, ""),
-    Case("dump died fdinfo", "died", PYTHON, ""),
+    Case("dump died Seized files.img", "died", PYTHON, "No such process"),
+    Case("dump died Dumping.pages pages-1.img", "died", PYTHON, ""),
     Case("dump track_mem", "kernel_feature", "", "Tracking memory is not available"),
     Case("dump well", "finished", "", "Dumping finished successfully"),
     # Restore: files

@@ -105,14 +105,16 @@ def test_before_it_begins(tmp_path: Path, log: str) -> None:
     assert done.log == f"{seen[0]}\n" and done.note == "moved"
 
 
-def test_it_does_not_begin_when_that_fails(tmp_path: Path, log: str) -> None:
+def test_it_does_not_begin_when_that_fails(
+    tmp_path: Path, log: str, new_children: Callable[[], list[psutil.Process]]
+) -> None:
     def before(pid: int) -> str:
         raise LookupError(pid)
 
     with pytest.raises(LookupError) as caught:
         run(script(tmp_path / "criu", f"echo begun >{log}"), log, before=before)
     pid = caught.value.args[0]
-    wait_for(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie")
+    assert not psutil.pid_exists(pid) and new_children() == []
     assert not os.path.exists(log)
 
 
@@ -156,6 +158,14 @@ def test_nothing_is_left_behind(tmp_path: Path, log: str, new_children: Callable
         run(script(tmp_path / "criu", "exit 1"), log)
     assert new_children() == []
     assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_caller_that_ignores_its_children(tmp_path: Path, log: str) -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert run(script(tmp_path / "criu", "exit 3"), log).rc == 3
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 def test_a_program_that_cannot_be_executed(tmp_path: Path, log: str) -> None:
