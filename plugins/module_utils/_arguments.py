@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import re
 import time
-from dataclasses import dataclass
 from typing import Any, FrozenSet, List, Mapping, Optional, Sequence, Tuple, Union
+
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
 
 PID_LIMIT = 4194304  # the kernel's PID_MAX_LIMIT on 64-bit machines
 

@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Dict, Iterable, List, Mapping, Sequence, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._peers import is_loopback
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._sockets import LISTEN, TcpSocket
 
 #: File systems of other hosts, or of programs: one that is away keeps whoever asks it for ever.

@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from dataclasses import dataclass
 from typing import IO, Optional, Sequence, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.tool import environment
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
 
 # More than any of these programs says; what a broken one writes beyond it is not read.
 MOST_BYTES = 65536

@@ -10,8 +10,9 @@ snapshot then says so (`hidden_ancestors`), so that nobody takes "no limit seen"
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import Dict, List, Optional, Tuple
+
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
 
 # In version 1 "no limit" is the largest count of pages that fits.
 _UNLIMITED = 1 << 62

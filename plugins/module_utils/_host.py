@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from typing import Dict, List, Optional, Tuple
+
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
 
 KIB = 1024
 

@@ -23,7 +23,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import (
     digest,
     images,
     lifeline,
-    log,
+    log_look,
     proof,
     store,
     tool,
@@ -232,6 +232,8 @@ class Dump:
         done = run(argv, logged, self._job.options.step_timeout)
         if done.rc is not None and [one for one in saved if lifeline.put_back(one)]:
             self._steps.notes.append("criu was killed at work in the tree; what it had left there was taken out again")
+        if done.rc is not None:
+            lifeline.forget(self._partial)
         after = read_tree(tree.root.pid)
         complete = done.rc == 0 and images.is_complete(self._partial, "dump", done.log)
         if complete and leave == "killed" and after is None:
@@ -250,14 +252,7 @@ class Dump:
         """CRIU's own words, with what they mean. Its log would go with the incomplete image."""
         name = f"dump-{self._job.root.pid}-{self._job.options.run_id}.log"
         self._steps.details["log"] = _image_logs.keep(logged, self._job.options.journal, name)
-        decoded = log.decode(done.log, "dump")
-        return CriuError(
-            decoded.subject or self.name,
-            "; ".join(decoded.lines) or f"criu dump ended with status {done.rc}",
-            decoded.reason,
-            decoded.remedy,
-            decoded.option,
-        )
+        return log_look.refused(done.log, "dump", self.name, done.rc)
 
     def _prove(self, tree: Tree, held: Dict[int, Dict[str, int]]) -> None:
         self._steps.begin("prove")

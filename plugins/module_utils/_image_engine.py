@@ -273,6 +273,7 @@ class ImageEngine:
         places = [subject.path for subject in due if subject.tree is not None]
         allowed = "disk_space" in self.options.allow
         blocking.extend(self._note(_image_findings.room(trees, survey.gpus, places, allowed)))
+        blocking.extend(self._note([one for tree in trees for one in _image_findings.terminal(tree)]))
         blocking.extend(self._note(self._suspend_findings(trees)))
         if blocking:
             raise Refused(blocking)

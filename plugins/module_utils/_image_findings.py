@@ -48,6 +48,27 @@ def second_life(path: str, original: Identity) -> Finding:
     )
 
 
+def terminal(tree: Tree) -> Tuple[Finding, ...]:
+    """Measured: it is dumped with --shell-job, and criu restore without that terminal refuses the image ("Don't have
+    tty to inherit session from"). So nobody may override it: the image would be of no use."""
+    members = [member for member in tree.members if member.tty]
+    if not members:
+        return ()
+    return (
+        Finding(
+            id="terminal",
+            severity="blocking",
+            subject=f"PID {tree.root.pid} ({tree.root.name})",
+            evidence=f"{', '.join(f'PID {one.pid} ({one.name})' for one in members[:8])} of its tree has a terminal",
+            reason="CRIU restores a terminal only from within the very same one, which no task has",
+            remedy="Start it without one: setsid, nohup with its output in a file, or as a service",
+            option="",
+            reference=f"{DOCS}#terminals",
+            pid=tree.root.pid,
+        ),
+    )
+
+
 def bytes_of(tree: Tree, gpus: Sequence[GpuSnapshot]) -> int:
     """What its image will take: host memory, and GPU memory that is host memory by then."""
     on_gpus = sum(one.used_bytes or 0 for gpu in gpus for one in gpu.processes if one.pid in tree.pids)

@@ -17,7 +17,14 @@ from typing import Any, Dict, List, Mapping, Optional
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _image_units as units
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _scope
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import compress, digest, log, owner, store, tool
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import (
+    compress,
+    digest,
+    log_look,
+    owner,
+    store,
+    tool,
+)
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import options as criu_options
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.errors import CriuError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.life import (
@@ -124,16 +131,11 @@ class Restore:
         tree = read_tree(manifest.root)
         if tree is not None and tree.pids == manifest.pids and done.rc == 0:
             return tree
-        decoded = log.decode(done.log, "restore")
+        # What holds a PID, say, is looked for before the rest of the attempt is taken away.
+        refusal = log_look.refused(done.log, "restore", self.name, done.rc)
         if done.rc is not None:
             self._clean_up(tree)
-        raise CriuError(
-            decoded.subject or self.name,
-            "; ".join(decoded.lines) or f"criu restore ended with status {done.rc}",
-            decoded.reason,
-            decoded.remedy,
-            decoded.option,
-        )
+        raise refusal
 
     def _clean_up(self, tree: Optional[Tree]) -> None:
         """CRIU has failed: what it has made of the tree must not stay, and the image is as good as before."""

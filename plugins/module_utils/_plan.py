@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Dict, Optional, Tuple
+
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
 
 GOALS = ("running", "locked", "checkpointed")
 RANK: Dict[str, int] = {goal: rank for rank, goal in enumerate(GOALS)}

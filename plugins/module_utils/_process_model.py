@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Mapping as MappingType
 from typing import Optional, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cgroup import CgroupSnapshot
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
 
 CONTROL = "/dev/nvidiactl"
 UVM = "/dev/nvidia-uvm"

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Dict, Iterable, List, Optional, Set, Tuple
+
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
 
 #: The only names of a process's environment that are kept; the rest may hold secrets.
 ENVIRONMENT = (

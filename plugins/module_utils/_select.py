@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import pwd
 import re
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import ProcessSnapshot
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._snapshot import Snapshot
 
 #: PID -> GPU UUID -> bytes, of suspended processes: NVML lists those nowhere.

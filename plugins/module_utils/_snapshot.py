@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cached_property
 from typing import Any, Callable, Dict, Iterable, Optional, Tuple
 
@@ -22,6 +22,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process impor
     ThreadSnapshot,
     list_processes,
 )
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._units import Unit
 
 

@@ -13,8 +13,9 @@ import binascii
 import os
 import socket
 import struct
-from dataclasses import dataclass
 from typing import Dict, Iterable, List, Optional, Tuple
+
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
 
 ESTABLISHED, LISTEN = 1, 10
 End = Tuple[str, int]

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._background import Command, Said
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
 
 #: Seconds that systemd has to answer.
 DEADLINE = 10.0

@@ -629,6 +629,10 @@ from typing import Any, Mapping, Optional
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _compile_once
+
+_compile_once.install()
+
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _arguments, _report
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.backend import BackendError, choose
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._device_map import DeviceMapError

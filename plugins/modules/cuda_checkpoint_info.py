@@ -316,6 +316,10 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _compile_once
+
+_compile_once.install()
+
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._arguments import (
     ArgumentError,
     parse_pids,

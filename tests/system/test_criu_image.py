@@ -241,6 +241,17 @@ def test_a_changed_image_is_refused(lab: Lab) -> None:
     lab.play(image("restored", path=path))[0].ok(changed=True)
 
 
+def test_a_tree_with_a_terminal_is_refused_whatever_is_allowed(lab: Lab) -> None:
+    lab.host.sh("rm -f /var/lib/lab/tty; setsid -f script -qec 'exec gpusim-workload --out /var/lib/lab/tty --vram 16' "
+                "/dev/null </dev/null >/dev/null 2>&1; until [ -s /var/lib/lab/tty ]; do sleep 0.05; done")  # fmt: skip
+    pid = int(lab.host.sh("cat /var/lib/lab/tty.pid"))
+    (refused,) = lab.play(
+        image("present", pid=pid, path=f"{STORE}/tty", leave_running=False, shell_job="yes", allow=["controlling_tty"])
+    )
+    refused.refused(str(pid), "terminal", "setsid")
+    lab.host.run("kill", "-9", str(pid))
+
+
 def test_bad_input_is_refused_before_anything(lab: Lab) -> None:
     job = lab.one()
     results = lab.play(

@@ -37,6 +37,8 @@ _ARGUMENTS = (14, 13, 12, 7, 9, 8)
 _CLOSE, _MUNMAP = 3, 11
 _SYSCALL = b"\x0f\x05"
 _NO_SYSCALL = (1 << 64) - 1
+#: More than a program blocks by itself: all but SIGKILL, SIGSTOP, and those that threads need for themselves.
+_ALL_BLOCKED = 60
 
 
 @dataclass(frozen=True)
@@ -147,15 +149,33 @@ def descriptors(pid: int) -> FrozenSet[int]:
 
 
 def is_hurt(saved: Saved) -> bool:
-    """Something of CRIU is in it still. Never True for a process that has gone on since: it would not be the same any
-    more in what is compared here, or dead. Raises OSError."""
+    """Something of CRIU is in it still, so that it has not executed an instruction of its own since: it would be dead.
+    Raises OSError."""
     pid = saved.identity.pid
     if read_identity(pid) != saved.identity:
         return False
     if _added(saved):
         return True
     with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
-        return any(_peek(memory, address) != was for address, was in saved.code if was)
+        if any(_peek(memory, address) != was for address, was in saved.code if was):
+            return True
+    regions = read_regions(pid)
+    return any(_is_astray(thread, regions) for thread in saved.threads if _lives(pid, thread.tid))
+
+
+def _lives(pid: int, tid: int) -> bool:
+    return task_state(pid, tid) not in ("Z", "X", "")
+
+
+def _is_astray(saved: Thread, regions: Sequence[Region]) -> bool:
+    """Its next instruction is nowhere, as after CRIU has unmapped its code and before it has put the registers back; or
+    it is left with every signal blocked."""
+    with _Held(saved.tid):
+        now = _read(saved.tid)
+    (at,) = struct.unpack_from("<Q", now.general, 8 * _RIP)
+    if not any(one.code and one.start <= at < one.end for one in regions):
+        return True
+    return now.mask != saved.mask and bin(now.mask).count("1") >= _ALL_BLOCKED
 
 
 def _added(saved: Saved) -> List[Region]:
@@ -171,7 +191,7 @@ def put_back(saved: Saved) -> bool:
     pid = saved.identity.pid
     first = True
     for thread in saved.threads:
-        if task_state(pid, thread.tid) in ("Z", "X", ""):
+        if not _lives(pid, thread.tid):
             continue
         with _Held(thread.tid):
             if first:
@@ -232,6 +252,14 @@ def _call(thread: Thread, place: int, number: int, arguments: Sequence[int]) -> 
 def store(directory: str, saved: Sequence[Saved]) -> None:
     """Durable. Raises OSError. The registers of a process are secrets, as its image is."""
     write_file(directory, FILE, json.dumps([_to_data(one) for one in saved]).encode())
+
+
+def forget(directory: str) -> None:
+    """CRIU is done."""
+    try:
+        os.unlink(os.path.join(directory, FILE))
+    except FileNotFoundError:
+        pass
 
 
 def load(directory: str) -> Tuple[Saved, ...]:

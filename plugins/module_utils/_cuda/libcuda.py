@@ -15,11 +15,12 @@ import select
 import signal
 import time
 import uuid
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.call import ThreadCall, not_made
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.results import STATES, Reply, text
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
 
 LIBRARY = "libcuda.so.1"
 PROBE_SECONDS = 30.0

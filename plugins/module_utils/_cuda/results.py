@@ -8,8 +8,9 @@ Numbers, names and texts are those of the CUDA driver API (cuda.h, cuGetErrorStr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Dict, Optional
+
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
 
 NAMES: Dict[int, str] = {
     0: "SUCCESS",

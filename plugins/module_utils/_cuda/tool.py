@@ -15,10 +15,10 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from dataclasses import dataclass
 from typing import IO, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.results import STATES, Reply, code_of, text
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
 
 DEFAULT = "cuda-checkpoint"
 PROBE_SECONDS = 30.0

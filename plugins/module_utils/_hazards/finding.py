@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, Dict, Optional
+
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
 
 BLOCKING = "blocking"
 WARNING = "warning"

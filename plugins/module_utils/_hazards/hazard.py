@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import ClassVar, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._around import Ties
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.finding import BLOCKING, Finding, reference
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import ProcessSnapshot
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._snapshot import Snapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import printable
 

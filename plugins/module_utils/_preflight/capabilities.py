@@ -9,7 +9,6 @@ action that no detector knows yet is left out, and used as soon as `_hazards` ha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Callable, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import EXCLUSIVE
@@ -23,6 +22,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.con
     SUSPEND,
     Concern,
 )
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
 
 DUMP_ACTION = "dump"
 MIGRATE_ACTION = "migrate"

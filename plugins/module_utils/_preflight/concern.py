@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, FrozenSet, List, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.finding import BLOCKING, Finding
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.facts import HostFacts
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
 
 SUSPEND = "suspend"
 DUMP = "dump"

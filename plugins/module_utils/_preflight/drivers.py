@@ -10,8 +10,9 @@ others, not reproduced).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import FrozenSet, Tuple
+
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
 
 Version = Tuple[int, ...]
 

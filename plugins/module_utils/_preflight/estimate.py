@@ -6,12 +6,12 @@ did. Pure. Sizes are bytes, times seconds."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Dict, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.need import MARGIN
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import StepRecord
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.concern import DUMP, MIGRATE, SUSPEND
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
 
 GIB = 1 << 30
 

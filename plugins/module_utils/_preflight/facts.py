@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Mapping, Optional, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import GpuSnapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._host import HostSnapshot
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Dict, FrozenSet, Mapping, Optional, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._arguments import Wanted
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
 
 
 @dataclass(frozen=True)

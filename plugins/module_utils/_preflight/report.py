@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Dict, List, Mapping, Sequence
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.finding import BLOCKING
@@ -14,6 +14,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.cap
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.concern import CAPABILITIES, Concern
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.driver_findings import version_of
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.facts import HostFacts
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._select import places
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._subject import Subject, user_name
 

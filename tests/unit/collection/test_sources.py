@@ -16,7 +16,9 @@ LICENCE_LINES = (
     "SPDX-License-" + "Identifier: GPL-3.0-or-later",  # in two, or it would speak for this line's end as well
 )
 # Prose, licence texts, formats without comments, and what tools write: REUSE.toml speaks for these.
-WITHOUT_HEADER = re.compile(r"(\.(md|json|jsonl|gz|xz|rst|txt)|(^|/)LICENSE|^LICENSES/.*|changelogs/changelog\.yaml)$")
+WITHOUT_HEADER = re.compile(
+    r"(\.(md|json|jsonl|gz|xz|rst|txt)|(^|/)LICENSE|^LICENSES/.*|changelogs/changelog\.yaml|/recordings/.*\.img)$"
+)
 WITH_HEADER_ALL_THE_SAME = {"meta/bindep.txt", "tests/requirements.txt", "tests/fleet/apt-packages.txt"}
 # Spelled so that this file does not match itself.
 FOREIGN = re.compile(

@@ -14,7 +14,7 @@ import stat
 import subprocess
 import sys
 import threading
-import time
+from contextlib import suppress
 from pathlib import Path
 
 from tests.system.inside.criu.tools import (
@@ -359,23 +359,28 @@ def no_process() -> Told:
 
 
 def died(word: str, name: str) -> Told:
-    """SIGKILL once this word is in the log. CRIU goes no further than to a file of the image, a FIFO, until it is dead."""
+    """SIGKILL once this word is in the log. A file of the image is a FIFO: there CRIU waits until it is dead."""
     IMAGES.mkdir()
     fifo = IMAGES / name
     os.mkfifo(fifo)
     log = PLACE / "dump.log"
+    done = threading.Event()
     with victim("kept = bytearray(b'x') * (64 << 20)") as one:
 
         def end() -> None:
             until(lambda: log.exists() and re.search(word, log.read_text(errors="replace")))
-            one.end()
-            with fifo.open("rb") as stream:
-                while stream.read(1 << 20):
-                    pass
+            one.process.kill()
+            until(lambda: "State:\tZ" in Path(f"/proc/{one.pid}/status").read_text())
+            read = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+            while not done.wait(0.005):
+                with suppress(BlockingIOError):
+                    os.read(read, 1 << 20)
+            os.close(read)
 
         ender = threading.Thread(target=end)
         ender.start()
-        told = criu("dump", IMAGES, "--leave-stopped", "-t", str(one.pid))
+        told = criu("dump", IMAGES, "--leave-stopped", "-t", str(one.pid), seconds=10)
+        done.set()
         ender.join()
         return {**told, "pid": one.pid}
 

@@ -40,7 +40,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        return re.sub(r"[^a-z0-9]+", "_", self.call).strip("_")
+        return re.sub(r"[^a-z0-9]+", "_", self.call.lower()).strip("_")
 
     def check(self, log: str, pid: int) -> Decoded:
         """The log says what it is to say."""

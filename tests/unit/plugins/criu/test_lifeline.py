@@ -20,6 +20,7 @@ import pytest
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import lifeline
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold import ptrace
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import Identity, read_identity, task_state
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_read import tasks_of
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="registers of x86-64")
 
@@ -51,7 +52,7 @@ def victim(tmp_path: Path) -> Iterator[tuple[Identity, list[Path]]]:
         try:
             until(lambda: all(path.exists() and path.stat().st_size for path in counts))
             os.kill(process.pid, signal.SIGSTOP)
-            until(lambda: all(task_state(process.pid, tid) == "T" for tid in lifeline.tasks_of(process.pid)))
+            until(lambda: all(task_state(process.pid, tid) == "T" for tid in tasks_of(process.pid)))
             identity = read_identity(process.pid)
             assert identity is not None
             yield identity, counts
@@ -65,12 +66,12 @@ def goes_on(identity: Identity, counts: list[Path]) -> None:
     until(lambda: all(path.stat().st_size > size for path, size in zip(counts, before, strict=True)))
 
 
-def hurt(saved: lifeline.Saved) -> None:
+def hurt(saved: lifeline.Saved, code: bool = True) -> None:
     """What a criu leaves that is killed at work: other registers in each thread, and its own bytes in the code."""
     address, was = next(one for one in saved.code if one[1])
     for number, thread in enumerate(saved.threads):
         with lifeline._Held(thread.tid):
-            if number == 0:
+            if number == 0 and code:
                 with open(f"/proc/{saved.identity.pid}/mem", "r+b", buffering=0) as memory:
                     memory.seek(address)
                     memory.write(b"\x0f\x05\xcc" + was[3:])
@@ -97,6 +98,20 @@ def test_what_was_hurt_is_put_back(victim: tuple[Identity, list[Path]], tmp_path
     assert lifeline.is_hurt(saved)
     assert lifeline.put_back(saved)
     assert not lifeline.is_hurt(saved)
+    goes_on(identity, counts)
+
+
+@pytest.mark.parametrize("what", ["registers", "mask"])
+def test_a_little_is_found_too(victim: tuple[Identity, list[Path]], what: str) -> None:
+    identity, counts = victim
+    saved = lifeline.save(identity)
+    if what == "registers":
+        hurt(saved, code=False)
+    else:
+        with lifeline._Held(identity.pid):
+            ptrace.set_mask(identity.pid, (1 << 64) - 1)
+    assert lifeline.put_back(saved)
+    assert not lifeline.put_back(saved)
     goes_on(identity, counts)
 
 
