@@ -31,19 +31,19 @@ exec 3>&2
 TIMEFORMAT='%3R %3U %3S'
 {{ time /usr/bin/python3 "$@" 2>&3; }} 2>>{TIMES}
 """
-# What NVML itself takes to answer, as the module asks it: the simulated one walks /proc for each list of processes.
+# What NVML itself takes to answer, as the module asks it: once, in a process of its own. The simulated one walks /proc
+# for the first list of processes and remembers what it saw for the next, so that a second look tells nothing.
 NVML = """
 import pynvml, resource, time
 lists = [getattr(pynvml, f"nvmlDeviceGet{kind}RunningProcesses") for kind in ("Graphics", "Compute", "MPSCompute")]
 pynvml.nvmlInit()
-for attempt in range(5):
-    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF)
-    for index in range(pynvml.nvmlDeviceGetCount()):
-        device = pynvml.nvmlDeviceGetHandleByIndex(index)
-        for ask in lists:
-            ask(device)
-    after = resource.getrusage(resource.RUSAGE_SELF)
-    print(time.monotonic() - began, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF)
+for index in range(pynvml.nvmlDeviceGetCount()):
+    device = pynvml.nvmlDeviceGetHandleByIndex(index)
+    for ask in lists:
+        ask(device)
+after = resource.getrusage(resource.RUSAGE_SELF)
+print(time.monotonic() - began, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
 """
 # Starts as many contexts as it is told, spread over the GPUs, and sleepers until the host has as many processes as it
 # is to have.
@@ -93,7 +93,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
             running = host.run("sh", "-c", START, "-", *[str(number) for number in numbers])
             options = {"fail_on": "never", "store": "/var/lib/gpufleet/images", "capabilities": ["suspend", "dump"]}
             results = play(one, *tasks(arguments.rounds + 1, options), seconds=1800)
-            nvml = [[float(word) for word in line.split()] for line in host.run("python3", "-c", NVML).splitlines()]
+            nvml = [[float(word) for word in host.run("python3", "-c", NVML).split()] for _attempt in range(5)]
             lines = [[float(word) for word in line.split()] for line in host.run("cat", TIMES).splitlines()]
         finally:
             host.disconnect()

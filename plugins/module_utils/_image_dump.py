@@ -58,6 +58,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_suspend
     release_guards,
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import is_alive
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_model import Identity
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._subject import Subject
 
@@ -82,6 +83,10 @@ class Dump:
     def name(self) -> str:
         root = self._tree.root if self._tree is not None else None
         return f"PID {self._job.root.pid}" + (f" ({root.name})" if root is not None else "")
+
+    @property
+    def is_alive(self) -> bool:
+        return is_alive(self._job.root)
 
     def make(self) -> Dict[str, Any]:
         """Up to an image that is complete but has not its name yet. The tree stands still. Raises CriuError and others:

@@ -56,6 +56,7 @@ class ImageWorker:
         self._journal = open_journal(job.options.journal)
         self._steps = Steps(self._journal, job)
         self._dump: Optional[Dump] = None
+        self._back = ""
 
     def serve(self) -> None:
         """Commands, one after another, until the module leaves or is gone."""
@@ -94,6 +95,7 @@ class ImageWorker:
             "restore": self._do_restore,
         }
         self._steps.clear()
+        self._back = ""
         began = time.monotonic()
         try:
             outcome = actions[command.do]()
@@ -119,7 +121,7 @@ class ImageWorker:
             details = self._dump.make()
         except BaseException:
             # Whatever it was: first the tree goes on.
-            self._steps.notes.extend(self._dump.undo("failed"))
+            self._go_back(self._dump)
             raise
         return self._outcome("dumped", **details)
 
@@ -130,9 +132,23 @@ class ImageWorker:
             details = self._dump.commit()
         except BaseException:
             if self._dump.is_open:
-                self._steps.notes.extend(self._dump.undo("failed"))
+                self._go_back(self._dump)
             raise
         return self._outcome("present", **details)
+
+    def _go_back(self, dump: Dump) -> None:
+        failed = self._steps.last
+        problems = dump.undo("failed")
+        self._steps.seconds()
+        self._steps.last = failed
+        if problems:
+            self._back = (
+                f"It could not be taken back whole: {'; '.join(problems)} Run state: running of cuda_checkpoint."
+            )
+        elif not dump.is_alive:
+            self._back = "It has ended."
+        else:
+            self._back = "It was taken back, and goes on as before."
 
     def _do_both(self) -> Outcome:
         dumped = self._do_dump()
@@ -156,6 +172,7 @@ class ImageWorker:
             state="unknown",
             step=self._steps.last or command.do,
             text=str(error),
+            remedy=self._back,
             seconds=self._steps.seconds(),
             notes=tuple(self._steps.notes),
             details=dict(self._steps.details),
@@ -168,7 +185,7 @@ class ImageWorker:
             state="unknown",
             step=self._steps.last or command.do,
             text=f"{type(error).__name__}: {error} ({os.path.basename(where.filename)}, line {where.lineno})",
-            remedy="This is an error of the program: please report it. Run the task again: everything is read anew.",
+            remedy=f"{self._back} This is an error of the program: please report it.".strip(),
             seconds=self._steps.seconds(),
             notes=tuple(self._steps.notes),
         )

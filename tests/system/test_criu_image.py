@@ -145,7 +145,7 @@ def test_one_of_three_fails(lab: Lab, together: bool) -> None:
         image("present", pids=pids, store=STORE, leave_running=False, all_or_nothing=together, allow=["uvm_managed"])
     )
     assert made.failed
-    made.says(f"pid-{managed.pid}", "NOT_SUPPORTED")
+    made.says(f"pid-{managed.pid}: suspend failed", "NOT_SUPPORTED", "It was taken back, and goes on as before.")
     after = {one["pid"]: one["after"] for one in made.data["images"]}
     assert after[managed.pid] == "absent"
     assert {after[job.pid] for job in jobs} == ({"absent"} if together else {"present"})

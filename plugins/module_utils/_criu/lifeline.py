@@ -7,7 +7,8 @@ CRIU lets each process execute code of CRIU's own, with other registers than its
 process can see. It puts everything back before it leaves. Killed before that (measured: a SIGKILL 50 ms after it has
 begun), it leaves a process that dies of the next instruction it executes. The trees that are dumped here stand still
 all the time, so what has to be put back can be read before: registers, signal masks, and the first bytes of each
-mapping with code, where CRIU places its system calls. Then CRIU's memory and descriptors are taken out again.
+mapping with code, where CRIU places its system calls. Then CRIU's memory and descriptors are taken out again, and a
+breakpoint of it that waits to be told.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import signal
 import struct
 import time
 from dataclasses import dataclass
@@ -24,6 +26,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.durable 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold import ptrace
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import read_identity, task_state
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_model import Identity
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_parse import parse_status
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_read import read_text, tasks_of
 
 FILE = ".lifeline"
@@ -198,6 +201,9 @@ def put_back(saved: Saved) -> bool:
                 _clean(saved, thread)
                 first = False
             _write(thread)
+            if _has_trap(pid, thread.tid):
+                _swallow_trap(pid, thread.tid)
+                _write(thread)
     return True
 
 
@@ -206,6 +212,23 @@ def _write(thread: Thread) -> None:
         ptrace.set_registers(thread.tid, ptrace.EXTENDED, thread.extended)
     ptrace.set_registers(thread.tid, ptrace.GENERAL, thread.general)
     ptrace.set_mask(thread.tid, thread.mask)
+
+
+def _has_trap(pid: int, tid: int) -> bool:
+    """CRIU's code ends in a breakpoint. Where nobody was left to take it, it waits, and would kill."""
+    status = parse_status(read_text(f"/proc/{pid}/task/{tid}/status"))
+    return bool(int(status.get("SigPnd", "0"), 16) >> (signal.SIGTRAP - 1) & 1)
+
+
+def _swallow_trap(pid: int, tid: int) -> None:
+    """From one stop inside the kernel to the next: the signal is taken, and no instruction is executed."""
+    while _has_trap(pid, tid):
+        ptrace.cont(tid)
+        status = wait_stop(tid)
+        while status.event != ptrace.EVENT_STOP:
+            ptrace.interrupt(tid)
+            ptrace.cont(tid, 0 if status.signal == signal.SIGTRAP else status.signal)
+            status = wait_stop(tid)
 
 
 def _system_call(saved: Saved, memory: Any) -> Optional[int]:

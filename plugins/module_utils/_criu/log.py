@@ -77,9 +77,11 @@ def _untold(reading: Reading, doing: str) -> Decoded:
     ends = [line for line in reading.lines if _END.match(line.text)]
     if ends:
         return _made("unknown" if "FAILED" in ends[-1].text else "finished", Holder(), "", _texts(ends[-1:]))
-    known = _first(STUCK, reading.lines[-1], doing)
-    if known:
-        return _told(*known, len(reading.lines) - 1, reading)
+    # The last line may be cut off: CRIU was still writing when it was read.
+    for number in range(len(reading.lines) - 1, max(len(reading.lines) - 4, -1), -1):
+        known = _first(STUCK, reading.lines[number], doing)
+        if known:
+            return _told(*known, number, reading)
     return _made("unfinished", reading.lines[-1].task, "", _texts(reading.lines[-1:]))
 
 

@@ -13,17 +13,20 @@ from typing import Dict, Iterator, List, Optional, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.errors import CriuError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.log import Decoded, decode
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.log_kinds import BY_ID
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import printable
 
 #: Descriptors, threads or processes that are named.
 MOST = 4
+#: Bytes. A disk that has less is full: CRIU's log grows by more in one dump.
+ROOM = 1 << 20
 
 
-def refused(log: str, doing: str, name: str, status: Optional[int], proc: str = "/proc") -> CriuError:
+def refused(log: str, doing: str, name: str, status: Optional[int], place: str = "", proc: str = "/proc") -> CriuError:
     """The refusal of CRIU as an error. doing: "dump" or "restore". name: of the tree, where the log does not say whom
-    it is about. status: of CRIU, None while it runs.
+    it is about. status: of CRIU, None while it runs. place: the directory of its log.
     """
-    found = look(decode(log, doing), proc)
+    found = _without_room(look(decode(log, doing), proc), place)
     ended = "it has not ended" if status is None else f"it ended with status {status}"
     said = "; ".join(found.lines) or f"criu {doing}: {ended}"
     return CriuError(found.subject or name, said, found.reason, found.remedy, found.option)
@@ -46,6 +49,26 @@ def look(decoded: Decoded, proc: str = "/proc") -> Decoded:
     if decoded.kind == "device_file" and seen and not path:
         path = seen[0].split(" is ", 1)[1]
     return replace(decoded, lines=(*decoded.lines, *seen[:MOST]), path=path)
+
+
+def _without_room(decoded: Decoded, place: str) -> Decoded:
+    """A log on a full disk ends before it says so."""
+    if not place or decoded.kind not in ("unfinished", "no_log"):
+        return decoded
+    try:
+        room = os.statvfs(place)
+    except OSError:
+        return decoded
+    if room.f_bavail * room.f_frsize >= ROOM and (room.f_favail or not room.f_files):
+        return decoded
+    known = BY_ID["no_space"]
+    return replace(
+        decoded,
+        kind=known.id,
+        reason=known.reason,
+        remedy=known.remedy,
+        lines=(f"{place} has no room left, and so the log ends early", *decoded.lines),
+    )
 
 
 def _files(proc: str, decoded: Decoded) -> Iterator[str]:

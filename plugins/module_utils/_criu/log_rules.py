@@ -200,7 +200,7 @@ UNSURE: Tuple[Rule, ...] = (
     _rule("died", r"Task is still running \(pid: (?P<pid>\d+), status: 0x8?[0-9a-f]\)", DUMP),
     _rule("died", r"BUG at criu/cgroup\.c|: No such process$", DUMP),
 )
-#: The last line of a log that just stops.
+#: The last lines of a log that just stops.
 STUCK: Tuple[Rule, ...] = (
     _rule(
         "file_lock_held",

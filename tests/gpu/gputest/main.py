@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -60,6 +61,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--python", default=sys.executable, help="has the frameworks; Ansible runs on it (this one)")
     parser.add_argument("--minute", type=float, default=60, metavar="SECONDS", help='how long "a minute" is')
     parser.add_argument("--kill-seconds", type=float, default=150, metavar="SECONDS", help="for each lane of kills")
+    parser.add_argument("--criu", default="criu", help="default: in --prepared, else on PATH; its lib/ is used")
+    parser.add_argument("--image-mib", type=int, default=0, metavar="MIB", help="of what goes to disk (by the profile)")
+    parser.add_argument("--home", default="/var/tmp", metavar="DIR", help="on a disk: images go there (/var/tmp)")
     parser.add_argument("--deadline", type=float, default=3600, metavar="SECONDS", help="for the whole run")
     parser.add_argument("--jobs", type=int, default=12, help="how many tests at once (12)")
     parser.add_argument("--slots", type=int, default=os.cpu_count() or 2, help="how many frameworks start at once")
@@ -96,7 +100,7 @@ def main(argv: Optional[List[str]] = None) -> int:
         return 2
     signal.signal(signal.SIGTERM, _interrupted)
     become_subreaper()
-    home = Path(tempfile.mkdtemp(prefix="gputest-"))
+    home = Path(tempfile.mkdtemp(prefix="gputest-", dir=arguments.home))
     os.chmod(home, 0o755)
     try:
         return Runner(arguments, tests, home).run()
@@ -133,14 +137,35 @@ def _workload(arguments: argparse.Namespace, home: Path) -> str:
     return str(copy)
 
 
+def _criu(arguments: argparse.Namespace, home: Path) -> str:
+    """Its path; of one that was carried with its libraries, a script that names them to it and to nobody else."""
+    wanted = arguments.criu
+    if arguments.prepared and wanted == "criu" and (arguments.prepared / "criu" / "criu").exists():
+        wanted = str(arguments.prepared / "criu" / "criu")
+    found = shutil.which(wanted)
+    if found is None:
+        return ""
+    path = Path(os.path.abspath(found))
+    libraries = path.parent / "lib"
+    if not list(libraries.glob("*.so*")):
+        return str(path)
+    (home / "criu").mkdir()
+    script = home / "criu" / "criu"
+    words = [f"LD_LIBRARY_PATH={shlex.quote(str(libraries))}", "exec", shlex.quote(str(path)), '"$@"']
+    script.write_text(f"#!/bin/sh\n{' '.join(words)}\n")
+    script.chmod(0o755)
+    return str(script)
+
+
 def make_spec(arguments: argparse.Namespace, home: Path) -> Spec:
     """Looks at the machine, unpacks what was prepared. Raises RuntimeError."""
     workload = _workload(arguments, home)
     cli = _prepared(arguments, "cuda-checkpoint", arguments.cli)
     site = machine.unpack(arguments.prepared / "wheels", home / "site") if arguments.prepared else ""
     collections = machine.install_collection(ROOT, home / "collections")
+    criu = _criu(arguments, home) if hasattr(arguments, "criu") else ""
     options = Options(
-        "h200", workload, "", arguments.libcuda, cli or arguments.cli, arguments.nvml, arguments.python, False, None
+        "h200", workload, criu, arguments.libcuda, cli or arguments.cli, arguments.nvml, arguments.python, False, None
     )
     (home / "probe").mkdir()
     nccl = machine.find_nccl(arguments.python)
@@ -171,18 +196,23 @@ def make_spec(arguments: argparse.Namespace, home: Path) -> Spec:
         stand_ins=getattr(arguments, "stand_ins", False),
         gpus=gpus,
         host=hosts.to_json(host),
+        criu=criu,
+        image_mib=getattr(arguments, "image_mib", 0),
     )
 
 
 def describe(spec: Spec) -> Dict[str, Any]:
     """The versions that belong to a record."""
+    versions = machine.versions(spec.python, spec.site)
+    if spec.host["criu_version"]:
+        versions["criu"] = spec.host["criu_version"]
     return {
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "driver": spec.host["driver"],
         "cuda": spec.host["cuda"],
         "gpus": [f"{gpu.model} {gpu.mib} MiB" for gpu in spec.gpus],
         "processors": os.cpu_count(),
-        "versions": machine.versions(spec.python, spec.site),
+        "versions": versions,
         "collection": machine.collection_hash(ROOT),
         "commit": machine.commit(ROOT),
         "profile": spec.profile,

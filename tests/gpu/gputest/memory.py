@@ -60,6 +60,10 @@ class Reader:
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return [_plain(one) for one in self._journal.live(boot_id) if self._process.is_alive(one.identity)]
 
+    def images(self) -> List[Dict[str, Any]]:
+        """Those that somebody has begun and nobody has ended."""
+        return [] if self._journal is None else [_plain(one) for one in self._journal.live_images()]
+
     def reservations(self) -> Dict[str, int]:
         if self._journal is None:
             return {}
@@ -83,4 +87,4 @@ def left(spec: Spec, pids: List[int]) -> List[Dict[str, Any]]:
 def all_left(spec: Spec) -> Dict[str, Any]:
     """What the journal must not hold when every process runs or is gone."""
     reader = Reader(spec)
-    return {"live": reader.live(), "reservations": reader.reservations()}
+    return {"live": reader.live(), "reservations": reader.reservations(), "images": reader.images()}

@@ -19,6 +19,9 @@ from .spec import Spec
 
 MODULE = "gpufleet.checkpoint.cuda_checkpoint"
 INFO = "gpufleet.checkpoint.cuda_checkpoint_info"
+IMAGE = "gpufleet.checkpoint.criu_image"
+IMAGE_INFO = "gpufleet.checkpoint.criu_image_info"
+TIMED = ("cuda_checkpoint", "criu_image")
 HERE = Path(__file__).resolve().parent.parent
 _ANSIBLE = "import sys; from ansible.cli.playbook import main; sys.exit(main(sys.argv))"
 # Wall time of the module's own process: Ansible starts this in place of the interpreter.
@@ -61,6 +64,10 @@ class TaskResult:
     def processes(self) -> List[Dict[str, Any]]:
         return list(self.result.get("processes") or [])
 
+    @property
+    def images(self) -> List[Dict[str, Any]]:
+        return list(self.result.get("images") or [])
+
     def process(self, pid: int) -> Dict[str, Any]:
         return next((one for one in self.processes if one.get("pid") == pid), {})
 
@@ -81,6 +88,10 @@ class Play:
 
 def task(state: str, pids: List[Any], journal: str, **arguments: Any) -> Dict[str, Any]:
     return {MODULE: {"state": state, "pids": pids, "journal": journal, **arguments}}
+
+
+def image_task(state: str, spec: Spec, **arguments: Any) -> Dict[str, Any]:
+    return {IMAGE: {"state": state, "journal": spec.journal, "criu_executable": spec.criu, **arguments}}
 
 
 def environment(spec: Spec, work: Path) -> Dict[str, str]:
@@ -159,7 +170,7 @@ class Started:
         took = time.monotonic() - self.began
         results = [TaskResult(**json.loads(line)) for line in _lines(self._base.with_suffix(".jsonl"))]
         times = [line.split(" ", 2) for line in _lines(self._base.with_suffix(".times"))]
-        modules = [(int(end) - int(begin)) / 1e9 for begin, end, what in times if "cuda_checkpoint" in what]
+        modules = [(int(end) - int(begin)) / 1e9 for begin, end, what in times if any(one in what for one in TIMED)]
         return Play(rc, round(took, 3), modules, results, self.output())
 
     def output(self) -> str:

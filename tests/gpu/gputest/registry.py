@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Callable, Dict, List, Sequence, Tuple
 if TYPE_CHECKING:
     from .trial import Trial
 
-PARTS = ("jax", "cycle", "kills", "facts", "park", "one-fails", "ways", "gates", "bad")
+PARTS = ("jax", "image", "cycle", "kills", "facts", "park", "one-fails", "ways", "gates", "bad")
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,14 @@ class Sizes:
     """Device memory in MiB, times in seconds.
 
     small: of the many. big: of a process that has to be met in the midst of a copy. huge: more than all the small ones
-    of a set. context: what a context takes beside it. rate: MiB/s that a slow copy moves.
+    of a set. image: of a process that goes to disk. context: what a context takes beside it. rate: MiB/s that a slow
+    copy moves.
     """
 
     small: int
     big: int
     huge: int
+    image: int
     context: int
     kernel_ms: int
     ready: float
@@ -28,8 +30,28 @@ class Sizes:
 
 
 SIZES: Dict[str, Sizes] = {
-    "gpu": Sizes(small=256, big=2048, huge=16384, context=640, kernel_ms=8000, ready=180.0, patience=90.0, rate=200.0),
-    "sim": Sizes(small=16, big=192, huge=1024, context=64, kernel_ms=12000, ready=60.0, patience=60.0, rate=32.0),
+    "gpu": Sizes(
+        small=256,
+        big=2048,
+        huge=16384,
+        image=8192,
+        context=640,
+        kernel_ms=8000,
+        ready=180.0,
+        patience=90.0,
+        rate=200.0,
+    ),
+    "sim": Sizes(
+        small=16,
+        big=192,
+        huge=1024,
+        image=128,
+        context=64,
+        kernel_ms=12000,
+        ready=60.0,
+        patience=60.0,
+        rate=32.0,
+    ),
 }
 
 
@@ -44,7 +66,8 @@ class Gpu:
 class Spec:
     """profile: gpu | sim. python: the interpreter with the frameworks, and Ansible's. site: what Ansible needs in
     PYTHONPATH. collections: where ansible_collections is. minute: how long "a minute" is, in seconds. stand_ins:
-    simulated workloads take the place of frameworks. home: directory of the run."""
+    simulated workloads take the place of frameworks. home: directory of the run. criu: path, "" for none. image_mib: in
+    place of the profile's size, 0 for that."""
 
     profile: str
     workload: str
@@ -62,10 +85,13 @@ class Spec:
     stand_ins: bool
     gpus: Tuple[Gpu, ...]
     host: Dict[str, Any]
+    criu: str = ""
+    image_mib: int = 0
 
     @property
     def sizes(self) -> Sizes:
-        return SIZES[self.profile]
+        sizes = SIZES[self.profile]
+        return replace(sizes, image=self.image_mib) if self.image_mib else sizes
 
     def to_json(self) -> Dict[str, Any]:
         return asdict(self)

@@ -21,7 +21,7 @@ PLACE = Path("/var/lib/criu-says")
 WORK = PLACE / "files"
 IMAGES = PLACE / "images"
 #: Seconds that a CRIU is given: one that waits for ever, and any other.
-FOR_EVER = 1.5
+FOR_EVER = 2.0
 LONG = 30.0
 #: A getsockopt that answers as Linux before 6.16 does, for what CRIU 4.1 asks of TCP sockets.
 OLD_KERNEL = ("env", "LD_PRELOAD=/usr/local/lib/criu-says/old_getsockopt.so")
@@ -86,13 +86,12 @@ def criu(
     images: Path,
     *options: str,
     before: tuple[str, ...] = (),
-    log: Path | None = None,
     seconds: float = LONG,
 ) -> Told:
     """status: None where it waits for ever, and was killed."""
     plugins = PLACE / "plugins"
     plugins.mkdir(exist_ok=True)
-    log = log or PLACE / f"{action}.log"
+    log = PLACE / f"{action}.log"
     log.unlink(missing_ok=True)
     always = ("-v4", "--manage-cgroups=ignore", "--libdir", str(plugins))
     command = [*before, "criu", action, *always, "-D", str(images), "-o", str(log), *options]

@@ -101,6 +101,17 @@ def test_what_was_hurt_is_put_back(victim: tuple[Identity, list[Path]], tmp_path
     goes_on(identity, counts)
 
 
+def test_a_breakpoint_that_waits_is_taken_and_nothing_else(victim: tuple[Identity, list[Path]]) -> None:
+    identity, counts = victim
+    saved = lifeline.save(identity)
+    hurt(saved)
+    for thread in saved.threads:
+        ptrace.signal_thread(identity.pid, thread.tid, signal.SIGTRAP)
+    assert lifeline.put_back(saved)
+    assert all(task_state(identity.pid, thread.tid) == "T" for thread in saved.threads)
+    goes_on(identity, counts)
+
+
 @pytest.mark.parametrize("what", ["registers", "mask"])
 def test_a_little_is_found_too(victim: tuple[Identity, list[Path]], what: str) -> None:
     identity, counts = victim

@@ -145,6 +145,13 @@ def test_a_log_that_just_stops_is_not_taken_for_a_success() -> None:
     assert decode("", "dump").kind == decode("\n\n", "dump").kind == "no_log"
 
 
+def test_what_it_waits_for_is_known_though_the_last_line_is_cut_off() -> None:
+    log = recorded("restore_lock_held_flock").rstrip("\n")
+    assert decode(log + "\n(00.0051", "restore").kind == "file_lock_held"
+    pages = recorded("restore_broken_pages_short").rstrip("\n")
+    assert decode(pages + "\n(01.5) pie: 12: `- ret", "restore").kind == "image_incomplete"
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_middle_of_a_log_may_be_missing(case: Case) -> None:
     """What is left out, as of a log that is too long, begins and ends within a line. The kind is still known."""

@@ -151,11 +151,25 @@ def test_names_from_outside_can_stand_in_a_message(tmp_path: Path) -> None:
 
 def test_a_refusal_is_one_text_for_the_operator(tmp_path: Path) -> None:
     log = "(00.1)   12: Error (criu/files-reg.c:2175): File data/a has bad size 1 (expect 2)\n"
-    error = refused(log, "restore", "job 7", 1, str(tmp_path))
+    error = refused(log, "restore", "job 7", 1, proc=str(tmp_path))
     assert str(error).startswith("/data/a: File data/a has bad size 1 (expect 2). A file that the tree has open")
     assert (error.subject, error.option) == ("/data/a", "")
     kind = BY_ID[decode(log, "restore").kind]
     assert (error.reason, error.remedy) == (kind.reason, kind.remedy)
+
+
+@pytest.mark.parametrize(("blocks", "nodes", "full"), [(0, 9, True), (255, 9, True), (256, 9, False), (9999, 0, True)])
+def test_a_log_that_stops_on_a_full_disk_says_so(
+    monkeypatch: pytest.MonkeyPatch, blocks: int, nodes: int, full: bool
+) -> None:
+    room = os.statvfs_result((4096, 4096, 10**6, blocks, blocks, 99, nodes, nodes, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _place: room)
+    log = "(00.1) Dumping task (pid: 12 comm: trainer)\n(00.2) Dumping pages"
+    error = refused(log, "dump", "job 7", 1, "/images")
+    assert (error.reason == BY_ID["no_space"].reason) is full
+    assert ("/images has no room left" in error.evidence) is full and "Dumping pages" in error.evidence
+    known = refused(log + "\n(00.3) Error (criu/a.c:1): The moon is full\n", "dump", "job 7", 1, "/images")
+    assert known.evidence == "The moon is full"
 
 
 @pytest.mark.parametrize(("status", "words"), [(None, "it has not ended"), (1, "it ended with status 1")])
