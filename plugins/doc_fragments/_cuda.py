@@ -20,7 +20,8 @@ options:
       - Each is a whole number from 1 on. Text that consists of digits alone is taken for one, since a template yields
         text. Everything else, a boolean included, is an error.
       - An entry can also be a dictionary with the keys C(pid) and C(start_ticks), and C(boot_id) if it is known, such
-        as RV(processes[].identity). A process that got the same PID later is then an error.
+        as RV(gpufleet.checkpoint.cuda_checkpoint_info#module:processes[].identity). A process that got the same PID
+        later is then an error.
       - Also errors, before anything is done, are a PID without a process, a zombie, the id of a thread that is not its
         process, a PID that is named twice, and a process without CUDA.
       - Mutually exclusive with O(select).

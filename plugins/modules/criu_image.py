@@ -533,6 +533,10 @@ from typing import Union
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _compile_once
+
+_compile_once.install()
+
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _image_arguments, _image_report
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._arguments import ArgumentError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import tool

@@ -33,6 +33,23 @@ def differences(foretold: Result, happened: Result) -> List[str]:
     return found
 
 
+def image_differences(foretold: Result, happened: Result) -> List[str]:
+    """The same for criu_image, whose check mode can't know how large an image will be."""
+    found = []
+    for key in ("changed", "state", "diff"):
+        if foretold.get(key) != happened.get(key):
+            found.append(f"{key}: foretold {foretold.get(key)!r}, happened {happened.get(key)!r}")
+    before = {one.get("path"): one for one in foretold.get("images") or []}
+    after = {one.get("path"): one for one in happened.get("images") or []}
+    if set(before) != set(after):
+        found.append(f"images: foretold {sorted(map(str, before))}, happened {sorted(map(str, after))}")
+    for path in sorted(set(before) & set(after), key=str):
+        for key in ("before", "after", "changed", "pid"):
+            if before[path].get(key) != after[path].get(key):
+                found.append(f"{path} {key}: foretold {before[path].get(key)!r}, happened {after[path].get(key)!r}")
+    return found
+
+
 def not_reached(result: Result, state: str, pids: Iterable[int]) -> List[str]:
     """Which processes the result does not show in `state`."""
     processes = _processes(result)

@@ -151,7 +151,7 @@ def _criu(arguments: argparse.Namespace, home: Path) -> str:
         return str(path)
     (home / "criu").mkdir()
     script = home / "criu" / "criu"
-    words = [f"LD_LIBRARY_PATH={shlex.quote(str(libraries))}", "exec", shlex.quote(str(path)), '"$@"']
+    words = ["exec env", f"LD_LIBRARY_PATH={shlex.quote(str(libraries))}", shlex.quote(str(path)), '"$@"']
     script.write_text(f"#!/bin/sh\n{' '.join(words)}\n")
     script.chmod(0o755)
     return str(script)

@@ -18,6 +18,7 @@ SPDX-License-Identifier: GPL-3.0-or-later
 _TITLES = {
     "cycle": "One, four and eight processes",
     "jax": "JAX",
+    "image": "To disk and back",
     "kills": "Killed at each step",
     "park": "Disturbed while parked",
     "one-fails": "One of eight fails",
@@ -37,6 +38,8 @@ def page(record: Dict[str, Any]) -> str:
             parts.append(f"## {title}\n\n{_table(tests)}")
             if part == "kills":
                 parts.append(_kills(tests))
+            if part == "image":
+                parts.append(_images(tests))
             parts += [_details(name, one) for name, one in tests.items() if _details(name, one)]
     parts.append(_after(record.get("after", {})))
     return "\n".join(parts).rstrip() + "\n"
@@ -113,13 +116,43 @@ def _kills(tests: Dict[str, Any]) -> str:
     return "".join(lines)
 
 
+_STEPS = ("stop", "suspend", "dump", "prove", "compress", "seal", "rename", "end")
+_BACK = ("verify", "unpack", "restore", "resume", "continue")
+
+
+def _images(tests: Dict[str, Any]) -> str:
+    """What each image held and how long its steps took."""
+    found = [
+        (name.partition("/")[2], one) for name, test in tests.items() for one in test.get("facts", {}).get("images", [])
+    ]
+    if not found:
+        return ""
+    lines = [
+        "Seconds of each step of an image. `module`: of the task, by the module itself. Tests ran at the same time.\n"
+    ]
+    for state, steps in (("present", _STEPS), ("restored", _BACK)):
+        used = [step for step in steps if any(step in one[state]["steps"] for _name, one in found)]
+        lines.append(f"\n| {state} | processes | GPU MiB | image MiB | module | {' | '.join(used)} |\n")
+        lines.append(f"|---|{'---|' * (4 + len(used))}\n")
+        for name, one in found:
+            cells = [f"`{name}` {one['what']}", one["processes"], one["device_bytes"] >> 20, one["bytes"] >> 20]
+            cells += [_two(one[state]["module"]), *(_two(one[state]["steps"].get(step)) for step in used)]
+            lines.append(f"| {' | '.join(map(_cell, cells))} |\n")
+    return "".join(lines)
+
+
+def _two(value: Any) -> str:
+    return "" if value is None else f"{float(value):.2f}"
+
+
 def _details(name: str, one: Dict[str, Any]) -> str:
     lines = []
     wrong = [item for item in one.get("expectations", []) if not item["ok"]]
     if wrong:
         lines.append(f"Not as expected in `{name}`:\n")
         lines += [f"- {_cell(item['what'])}: {_cell(str(item.get('seen', ''))[:500])}" for item in wrong]
-    facts = dict(one.get("facts", {})) if name.startswith(("facts/", "jax/", "park/", "one-fails/")) else {}
+    told = name.startswith(("facts/", "jax/", "image/", "park/", "one-fails/"))
+    facts = {key: value for key, value in one.get("facts", {}).items() if told and key != "images"}
     if facts:
         lines.append(f"\n`{name}`:\n" if lines else f"`{name}`:\n")
         lines += [f"- {_cell(key)}: {_cell(_flat(value))}" for key, value in facts.items()]

@@ -161,6 +161,13 @@ class Subject:
         return str(self.load.checksum(seconds))
 
 
+def command(spec: Spec, work: Path, name: str, kind: str, mib: int) -> List[str]:
+    """For whoever starts it in another way than start()."""
+    if kind in FRAMEWORKS and not spec.stand_ins:
+        return [spec.python, str(SCRIPTS / f"{kind}_worker.py"), str(work / name), str(mib)]
+    return [spec.workload, "--vram", str(mib), "--out", str(work / name), "--kind", STAND_INS.get(kind, kind)]
+
+
 def start(
     spec: Spec,
     work: Path,

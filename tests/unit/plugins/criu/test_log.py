@@ -36,7 +36,7 @@ def test_every_recording_has_its_case_and_tells_where_it_comes_from() -> None:
         assert re.search(
             r"^# CRIU \d+\.\d+[.0-9]* on Linux \d+\.\d+, \d{4}-\d\d-\d\d: (dump|restore) ", text, re.MULTILINE
         )
-        assert "SPDX-License-Identifier: GPL-3.0-or-later" in text
+        assert "SPDX-License-" + "Identifier: GPL-3.0-or-later" in text
 
 
 def test_recordings_name_nothing_but_the_test_hosts_own_paths() -> None:
