@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import pkgutil
 import sys
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import spec_from_file_location
 from types import ModuleType
 from typing import Optional, Sequence
@@ -46,6 +46,7 @@ class ZippedFinder:
 
 
 def install() -> None:
-    """Safe to be called twice."""
+    """Right before the finder whose work it does. Safe to be called twice."""
     if not any(isinstance(one, ZippedFinder) for one in sys.meta_path):
-        sys.meta_path.insert(0, ZippedFinder())
+        place = next((index for index, one in enumerate(sys.meta_path) if one is PathFinder), len(sys.meta_path))
+        sys.meta_path.insert(place, ZippedFinder())

@@ -1,8 +1,8 @@
 # Copyright (c) 2026, gpufleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""tree_parent.py OUT PLAN: a parent without CUDA. Starts the processes that PLAN names (JSON: argv, stderr, env), and a
-shell that counts into a pipe; what comes out of the pipe it appends to OUT.lines. OUT.children: their PIDs, the shell's
+"""tree_parent.py OUT PLAN: a parent without CUDA. Starts the processes that PLAN names (JSON: argv, stderr, env), and
+one that counts into a pipe; what comes out of the pipe it appends to OUT.lines. OUT.children: their PIDs, that one's
 last."""
 
 import json
@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 
-COUNT = "i=0; while :; do i=$((i+1)); echo $i; sleep 0.05; done"
+COUNT = "import itertools, time\nfor i in itertools.count(1):\n    print(i, flush=True)\n    time.sleep(0.05)"
 
 out, plan = sys.argv[1], sys.argv[2]
 with open(plan) as stream:
@@ -24,7 +24,7 @@ for one in wanted:
             )
         )
 counting = subprocess.Popen(
-    ["sh", "-c", COUNT], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd="/"
+    [sys.executable, "-c", COUNT], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd="/"
 )
 with open(out + ".children.partial", "w") as stream:
     json.dump([one.pid for one in (*children, counting)], stream)

@@ -110,12 +110,5 @@ class Finder:
         return None
 
 
-class First(list[Any]):
-    """Nobody gets before the first: modules have a finder of their own."""
-
-    def insert(self, index: Any, item: Any) -> None:
-        super().insert(max(1, index), item)
-
-
 if PLAN.exists():
-    sys.meta_path = First([Finder, *sys.meta_path])
+    sys.meta_path.insert(0, Finder)

@@ -46,7 +46,7 @@ for _kind in ("torch", "jax", "plain"):
 
 @test("image/tree", requires=["criu"], framework="jax", seconds=SECONDS)
 def tree(t: Trial) -> None:
-    """A parent with two CUDA children, PyTorch and JAX, and a shell that counts into a pipe to it."""
+    """A parent with two CUDA children, PyTorch and JAX, and a process that counts into a pipe to it."""
     found = _parent(t, [("torch1", "torch"), ("jax1", "jax")], t.sizes.image // 4)
     lines = t.work / "parent.lines"
     journey = Journey(t, [found], path=images.place(t, "tree"))

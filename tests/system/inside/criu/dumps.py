@@ -115,7 +115,7 @@ def unix_stream(*options: str) -> Told:
         server.bind(str(path))
         server.listen()
         with victim(f"import socket; s = socket.socket(socket.AF_UNIX); s.connect({str(path)!r})") as one:
-            peer, _ = server.accept()
+            peer, _address = server.accept()
             with peer:
                 return dump(one, *options)
 
@@ -144,7 +144,7 @@ def network_lock() -> Told:
 def tcp(*options: str, before: tuple[str, ...] = ()) -> Told:
     with socket.create_server(("127.0.0.1", 0)) as server:
         with victim(f"import socket; s = socket.create_connection({server.getsockname()!r})") as one:
-            peer, _ = server.accept()
+            peer, _address = server.accept()
             with peer:
                 return dump(one, *options, before=before)
 

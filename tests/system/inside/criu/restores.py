@@ -237,7 +237,7 @@ def address_missing() -> Told:
 def tcp_in_image() -> Told:
     with socket.create_server(("127.0.0.1", 0)) as server:
         with victim(f"import socket; s = socket.create_connection({server.getsockname()!r})") as one:
-            peer, _ = server.accept()
+            peer, _address = server.accept()
             with peer:
                 dumped(one, "--tcp-established", "--network-lock=skip", before=OLD_KERNEL)
                 return restore(one, "--network-lock=skip", before=OLD_KERNEL)

@@ -100,7 +100,7 @@ def criu(
     )
     said = ""
     try:
-        said, _ = process.communicate(timeout=seconds)
+        said, _nothing = process.communicate(timeout=seconds)
         status: int | None = process.returncode
     except subprocess.TimeoutExpired:
         process.kill()

@@ -4,6 +4,7 @@
 """Images as a dump leaves them, with a few bytes in place of a process's memory."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -79,8 +80,8 @@ def make_manifest(**changed: Any) -> Manifest:
     return replace(whole, **changed)
 
 
-def fill(partial: str, files: dict[str, bytes] = FILES) -> None:
-    for name, data in files.items():
+def fill(partial: str, files: Mapping[str, bytes] | None = None) -> None:
+    for name, data in (FILES if files is None else files).items():
         Path(partial, name).write_bytes(data)
 
 

@@ -34,7 +34,8 @@ FILES = {
 PAGES = [name for name in FILES if name.startswith("pages")]
 
 
-def make(path: Path, files: dict[str, bytes] = FILES) -> Manifest:
+def make(path: Path, given: dict[str, bytes] | None = None) -> Manifest:
+    files = FILES if given is None else given
     partial = store.make_partial(str(path))
     fill(partial, files)
     compress.compress(partial, [name for name in PAGES if name in files])

@@ -183,7 +183,7 @@ def test_texts_are_bounded_and_can_stand_in_a_message() -> None:
 def test_nothing_in_a_log_makes_it_fail() -> None:
     chance = random.Random(5)
     recordings = [parse((LOGS / f"{case.name}.log").read_text())[0] for case in CASES]
-    for _ in range(400):
+    for _round in range(400):
         text = list(chance.choice(recordings))
         for _change in range(chance.randrange(1, 30)):
             at = chance.randrange(len(text))

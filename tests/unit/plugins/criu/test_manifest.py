@@ -289,6 +289,10 @@ def mutate(value: dict[str, Any], chance: random.Random) -> None:
             container[key] = copy.deepcopy(chance.choice([container[other] for container, other in places(value)]))
 
 
+def is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def check_sound(read: Manifest) -> None:
     """What every manifest that was let in holds to, asked in other words."""
     assert read.pids[0] == read.root and len(set(read.pids)) == len(read.pids)
@@ -301,8 +305,8 @@ def check_sound(read: Manifest) -> None:
     for text in (read.lineage, read.name, read.run_id, read.hostname, read.driver, read.criu):
         assert text == "" or text.isprintable()
     for member in read.tree:
-        assert type(member.pid) is int and 0 < member.pid < 1 << 22 and type(member.cuda) is bool
-        assert all(type(count) is int and 0 <= count <= 1 << 50 for count in member.device_bytes.values())
+        assert is_number(member.pid) and 0 < member.pid < 1 << 22 and isinstance(member.cuda, bool)
+        assert all(is_number(count) and 0 <= count <= 1 << 50 for count in member.device_bytes.values())
 
 
 def test_thousands_of_random_changes_are_refused_or_sound() -> None:
@@ -339,7 +343,7 @@ def test_thousands_of_random_bytes_are_refused_or_sound() -> None:
             elif kind == 1:
                 del data[at : at + chance.randint(1, 40)]
             else:
-                data[at:at] = bytes(chance.choice(b'{}[]",:0123456789.-e\\/') for _ in range(chance.randint(1, 9)))
+                data[at:at] = bytes(chance.choice(b'{}[]",:0123456789.-e\\/') for _byte in range(chance.randint(1, 9)))
         try:
             check_sound(from_json(bytes(data)))
         except FieldError as error:

@@ -147,7 +147,7 @@ def test_a_caller_that_dies_before_it_begins(tmp_path: Path, log: str) -> None:
     )
     tree = Path(__file__).resolve().parents[4] / "build" / "tree"
     subprocess.run([sys.executable, "-c", caller], env={**os.environ, "PYTHONPATH": str(tree)}, check=False)
-    wait_for(lambda: waiting.exists())
+    wait_for(waiting.exists)
     time.sleep(0.2)
     assert not os.path.exists(log)
 
