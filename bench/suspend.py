@@ -11,6 +11,5 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "gpu")
 
 from gputest.bench import main
 
-# compileall's workers load this file anew.
 if __name__ == "__main__":
     sys.exit(main())

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import compileall
 import glob
 import hashlib
 import os
@@ -108,7 +107,7 @@ def unpack(wheels: Path, to: Path) -> str:
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(to)
     # As pip does when it installs them.
-    compileall.compile_dir(str(to), quiet=2, workers=0)
+    subprocess.run([sys.executable, "-m", "compileall", "-q", "-q", "-j", "0", str(to)], check=False)
     return str(to) if found else ""
 
 

@@ -67,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--deadline", type=float, default=3600, metavar="SECONDS", help="for the whole run")
     parser.add_argument("--jobs", type=int, default=12, help="how many tests at once (12)")
     parser.add_argument("--slots", type=int, default=os.cpu_count() or 2, help="how many frameworks start at once")
+    parser.add_argument("--image-allow", action="append", default=[], metavar="NAME", help="of criu_image, everywhere")
     parser.add_argument("--grow", type=int, default=0, metavar="GIB", help="host memory to use once before anything")
     parser.add_argument("--profile", choices=("gpu", "sim"), help="sizes; default: by the memory of the GPUs")
     parser.add_argument("--stand-ins", action="store_true", help="simulated workloads in place of the frameworks")
@@ -198,6 +199,7 @@ def make_spec(arguments: argparse.Namespace, home: Path) -> Spec:
         host=hosts.to_json(host),
         criu=criu,
         image_mib=getattr(arguments, "image_mib", 0),
+        image_allow=tuple(getattr(arguments, "image_allow", ())),
     )
 
 
@@ -218,6 +220,7 @@ def describe(spec: Spec) -> Dict[str, Any]:
         "profile": spec.profile,
         "minute": spec.minute,
         "stand_ins": spec.stand_ins,
+        "image_allow": list(spec.image_allow),
         "simulated": "real_gpu" in spec.host["lacking"],
         "settings": machine.settings(),
         "cgroups": {name: (spec.host[name] or {}).get("version") for name in ("memory", "freezer")},

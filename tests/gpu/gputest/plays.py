@@ -91,7 +91,8 @@ def task(state: str, pids: List[Any], journal: str, **arguments: Any) -> Dict[st
 
 
 def image_task(state: str, spec: Spec, **arguments: Any) -> Dict[str, Any]:
-    return {IMAGE: {"state": state, "journal": spec.journal, "criu_executable": spec.criu, **arguments}}
+    given = {"state": state, "journal": spec.journal, "criu_executable": spec.criu, **arguments}
+    return {IMAGE: {**given, "allow": list(spec.image_allow)} if spec.image_allow and state != "absent" else given}
 
 
 def environment(spec: Spec, work: Path) -> Dict[str, str]:

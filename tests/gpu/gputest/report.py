@@ -64,6 +64,8 @@ def _meta(meta: Dict[str, Any]) -> str:
     ]
     if meta.get("stand_ins"):
         rows.append(("frameworks", "**none: simulated workloads stand in for them**"))
+    if meta.get("image_allow"):
+        rows.append(("allow of every criu_image", ", ".join(meta["image_allow"])))
     return "| | |\n|---|---|\n" + "".join(f"| {name} | {_cell(value)} |\n" for name, value in rows)
 
 

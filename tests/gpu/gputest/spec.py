@@ -67,7 +67,7 @@ class Spec:
     """profile: gpu | sim. python: the interpreter with the frameworks, and Ansible's. site: what Ansible needs in
     PYTHONPATH. collections: where ansible_collections is. minute: how long "a minute" is, in seconds. stand_ins:
     simulated workloads take the place of frameworks. home: directory of the run. criu: path, "" for none. image_mib: in
-    place of the profile's size, 0 for that."""
+    place of the profile's size, 0 for that. image_allow: of criu_image, in every task."""
 
     profile: str
     workload: str
@@ -87,6 +87,7 @@ class Spec:
     host: Dict[str, Any]
     criu: str = ""
     image_mib: int = 0
+    image_allow: Tuple[str, ...] = ()
 
     @property
     def sizes(self) -> Sizes:
@@ -98,7 +99,9 @@ class Spec:
 
 
 def spec_from(data: Dict[str, Any]) -> Spec:
-    return Spec(**{**data, "gpus": tuple(Gpu(**gpu) for gpu in data["gpus"])})
+    return Spec(
+        **{**data, "gpus": tuple(Gpu(**gpu) for gpu in data["gpus"]), "image_allow": tuple(data["image_allow"])}
+    )
 
 
 def with_home(spec: Spec, home: str) -> Spec:

@@ -10,7 +10,7 @@ from typing import Any, Dict, List
 
 import pytest
 
-from tests.gpu.gputest import bench_report, judge, registry, report
+from tests.gpu.gputest import bench_image_report, bench_report, judge, registry, report
 
 
 def result(**changes: Any) -> Dict[str, Any]:
@@ -152,3 +152,83 @@ def test_bench_page_says_what_is_met_and_what_is_missed() -> None:
     assert "5.00 (at least 4.5: met)" in text
     assert "suspend 1.05 (at most 1.1: met), resume 1.25 (at most 1.1: MISSED)" in text
     assert "Not finished." in text
+
+
+def image_result(**changes: Any) -> Dict[str, Any]:
+    image = {"path": "/i/a", "pid": 12, "before": "absent", "after": "present", "changed": True, "bytes": None}
+    image.update(changes.pop("image", {}))
+    return {"changed": True, "state": "present", "diff": {}, "images": [image], **changes}
+
+
+def test_a_forecast_of_an_image_need_not_know_its_size() -> None:
+    assert judge.image_differences(image_result(), image_result(image={"bytes": 5})) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"changed": False}, "changed"),
+        ({"image": {"after": "absent"}}, "/i/a after"),
+        ({"image": {"pid": 13}}, "/i/a pid"),
+        ({"images": []}, "images"),
+    ],
+)
+def test_what_did_not_come_true_of_an_image_is_named(changes: Dict[str, Any], word: str) -> None:
+    found = judge.image_differences(image_result(), image_result(**changes))
+    assert len(found) == 1
+    assert found[0].startswith(word)
+
+
+def test_page_shows_the_steps_of_images() -> None:
+    done = record()
+    image = {"what": "tree", "processes": 4, "device_bytes": 8192 << 20, "bytes": 8700 << 20}
+    image["present"] = {"module": 14.5, "steps": {"suspend": 4.4, "dump": 4.75}}
+    image["restored"] = {"module": 8.0, "steps": {"verify": 1.5, "resume": 1.25}}
+    done["tests"]["image/tree"] = {"status": "ok", "facts": {"images": [image], "compress": "zstd"}}
+    text = report.page(done)
+    assert "| present | processes | GPU MiB | image MiB | module | suspend | dump |" in text
+    assert "| `tree` tree | 4 | 8192 | 8700 | 14.50 | 4.40 | 4.75 |" in text
+    assert "| `tree` tree | 4 | 8192 | 8700 | 8.00 | 1.50 | 1.25 |" in text
+    assert "- compress: zstd" in text
+    assert "- images:" not in text
+
+
+def image_round(own: float, verify: float, there: Dict[str, float]) -> Dict[str, Any]:
+    return {"there": there, "back": {"all": own, "verify": verify}, "bytes": 4096 << 20}
+
+
+def test_before_the_sync_is_without_the_seal_of_the_slowest_and_without_the_commit() -> None:
+    steps = {"stop": 0.5, "suspend": 4.0, "dump": 5.0, "seal": 3.0, "rename": 0.1, "end": 0.4}
+    slower = {**steps, "dump": 6.0, "seal": 4.0}
+    images = [{"seconds": steps}, {"seconds": slower}]
+    assert bench_image_report.before_sync(16.0, images) == pytest.approx(16.0 - 4.0 - 0.5)
+
+
+def image_rounds() -> Dict[str, List[Dict[str, Any]]]:
+    loop = {"there": {"before the sync": 30.0, "sync": 6.0}, "back": {"all": 20.0}, "bytes": 1}
+    module = image_round(5.0, 1.0, {"before the sync": 10.0, "all": 18.0})
+    return {
+        bench_image_report.LOOP: [loop],
+        bench_image_report.PLUGIN: [{**loop, "there": {"before the sync": 20.0, "sync": 7.0}}],
+        bench_image_report.MODULE: [module, module],
+        bench_image_report.MODULE + bench_image_report.COLD: [module],
+    }
+
+
+def test_image_ratios_compare_like_with_like() -> None:
+    assert bench_image_report.ratios(image_rounds()) == [
+        ("module", "loop", 3.0, 2.0, 4.0, 5.0),
+        ("module", "plugin", 2.0, 1.5, 4.0, 5.0),
+    ]
+
+
+def test_image_bench_page_says_what_is_met_and_what_is_missed() -> None:
+    done = {"meta": {"gpus": []}, "trees": 4, "mib": 8192, "rounds": image_rounds(), "disk, MiB/s": 455.1}
+    text = bench_image_report.page(done)
+    assert "| module over plugin | 2.00 (at least 2.5: MISSED) | 1.50 | 4.00 (at least 4: met) | 5.00 |" in text
+    assert "| module over loop | 3.00 | 2.00 | 4.00 | 5.00 |" in text
+    assert "writes 228 MiB/s: 50% of what the disk takes" in text
+    assert "Not finished." in text
+    done.update(whole=True)
+    done["checksums equal"] = [True, False]
+    assert "checksums equal: 1 of 2" in bench_image_report.page(done)
