@@ -381,7 +381,11 @@ class Runner:
             time.sleep(0.2)
         after: Dict[str, Any] = {"settings changed": left}
         try:
-            after.update(memory.all_left(self.spec))
+            found = memory.all_left(self.spec)
+            while found["live"] and time.monotonic() < end:  # what was killed gives its memory back before it is gone
+                time.sleep(0.2)
+                found = memory.all_left(self.spec)
+            after.update(found)
         except Exception as error:  # the record has to be written whatever the journal says
             after["journal"] = f"{type(error).__name__}: {error}"
         self.record["after"] = after
