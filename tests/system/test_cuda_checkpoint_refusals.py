@@ -241,7 +241,7 @@ def test_a_gpu_without_room_is_refused_and_nothing_is_lost(lab: Lab) -> None:
 def test_allow_overrides_a_gate_and_the_finding_stays_as_a_warning(lab: Lab) -> None:
     """Exported memory stays on the GPU; a cgroup whose limit is only too small by the margin."""
     with ExitStack() as stack:
-        path = stack.enter_context(group(lab, f"{MEMORY}/tight", ("memory.limit_in_bytes", 160 * MIB)))
+        path = stack.enter_context(group(lab, f"{MEMORY}/tight", ("memory.limit_in_bytes", 200 * MIB)))
         export, tight = lab.start(Workload("vmm_export"), Workload(vram=96, cgroups=(path,)))
         stack.callback(lab.end, tight)
         pids = [export.pid, tight.pid]
