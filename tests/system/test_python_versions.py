@@ -25,6 +25,8 @@ PLUGINS = ROOT / "plugins"
 VERSIONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13")
 # A request that each module refuses for a reason of its own, once everything that it imports has been loaded.
 REFUSED: dict[str, tuple[dict[str, object], str]] = {
+    "criu_image": ({"state": "present", "pid": "abc", "path": "/srv/x", "leave_running": False}, "'abc' is no PID"),
+    "criu_image_info": ({"path": "srv/x"}, "absolute"),
     "cuda_checkpoint": ({"state": "running", "pids": ["abc"]}, "'abc' is no PID"),
     "cuda_checkpoint_info": ({"pids": ["abc"]}, "'abc' is no PID"),
     "gpu_preflight": ({"pids": ["abc"]}, "'abc' is no PID"),
@@ -153,7 +155,8 @@ def play(venv: str, module: str, home: Path) -> dict[str, dict[str, Any]]:
     }
     inventory.write_text(json.dumps({"all": {"hosts": hosts}}))
     command = ["all", "-i", str(inventory), "-f", "2", "-m", f"gpufleet.checkpoint.{module}"]
-    options = {**REFUSED[module][0], "journal": str(home / "checkpoint.db")}
+    journal = {} if module == "criu_image_info" else {"journal": str(home / "checkpoint.db")}
+    options = {**REFUSED[module][0], **journal}
     done = subprocess.run(
         [str(ROOT / "build" / venv / "bin/ansible"), *command, "-a", json.dumps(options)],
         env={
