@@ -62,7 +62,6 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process impor
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_model import Identity
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._subject import Subject
 
-DUMP_LOG = "dump.log"
 ROUNDS = 10
 
 
@@ -231,7 +230,7 @@ class Dump:
         saved = tuple(lifeline.save(member.identity) for member in tree.members)
         lifeline.store(self._partial, saved)
         self._steps.begin("dump")
-        logged = os.path.join(self._partial, DUMP_LOG)
+        logged = os.path.join(self._partial, tool.DUMP_LOG)
         self._steps.details["log"] = logged
         argv = tool.dump_argv(self._job.criu, tree.root.pid, self._partial, chosen, leave)
         done = run(argv, logged, self._job.options.step_timeout)
@@ -336,5 +335,5 @@ class Dump:
             "device_bytes": sum(sum(one.device_bytes.values()) for one in manifest.tree),
             "pids": list(tree.pids),
             "criu_options": list(manifest.options),
-            "log": os.path.join(self._job.path, DUMP_LOG),
+            "log": os.path.join(self._job.path, tool.DUMP_LOG),
         }

@@ -9,6 +9,7 @@ import os
 from typing import Optional
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.life import RESTORING
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.place import PARTIAL
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.read_tree import read_tree
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.store import Image
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.tree import Tree
@@ -38,7 +39,7 @@ def criu_at(path: str) -> int:
     """PID of a criu that works on the image at this path, or on the one that is to be there; 0 for none. It goes on
     when whoever started it is killed."""
     directory, image = os.path.split(path)
-    ours = (path.encode(), f"{path}.partial".encode())
+    ours = (path.encode(), (path + PARTIAL).encode())
     unpacked = os.path.join(directory, f".{image}.").encode()
     for name in os.listdir("/proc"):
         if not name.isdigit():

@@ -16,8 +16,6 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_image
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import read_identity
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_model import Identity
 
-PRESENT = ("stop", "suspend", "dump", "prove", "compress", "seal", "rename", "end")
-RESTORED = ("verify", "unpack", "restore", "resume", "continue")
 #: Half way back is worse than unwritten.
 UNDO = ("undo", "continue")
 
