@@ -120,6 +120,10 @@ class _Held:
 
     def __exit__(self, *_error: object) -> None:
         ptrace.detach(self._tid)
+        # The kernel stops it anew by itself, a moment later.
+        end = time.monotonic() + SECONDS
+        while task_state(self._tid, self._tid) not in ("T", "Z", "X", "") and time.monotonic() < end:
+            time.sleep(_PAUSE)
 
 
 def wait_stop(tid: int) -> ptrace.Status:
