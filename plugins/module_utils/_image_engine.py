@@ -263,7 +263,12 @@ class ImageEngine:
         trees = [subject.tree for subject in due if subject.tree is not None]
         roots = [tree.root.pid for tree in trees]
         members = [pid for tree in trees for pid in tree.pids]
-        survey = Survey(self._journal, lambda pids: read_snapshot(pids, gpus=self._read_gpus), self.options.allow)
+        survey = Survey(
+            self._journal,
+            lambda pids: read_snapshot(pids, gpus=self._read_gpus),
+            self.options.allow,
+            self._criu.version,
+        )
         survey.snapshot = read_snapshot(members, gpus=self._read_gpus)
         found = survey.evaluate("dump", [survey.subject(survey.snapshot, pid) for pid in roots])
         for tree in trees if self.options.unit_policy == "hold" else ():

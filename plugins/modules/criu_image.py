@@ -170,6 +170,9 @@ options:
         For O(state=restored). The image was restored before, or is a snapshot of a process that is alive. A second
         life of the same process writes to the same files and answers the same peers.
       slurm_step: For an image. The process is in a Slurm job, which ends with it.
+      socket_option: >-
+        For an image. CRIU before 4.2 can't dump the TCP and UDP sockets of the process on this kernel, not even one
+        that only listens.
       stopped: >-
         Somebody else stopped the process, so no call of the driver would return. It is continued until it is locked,
         and it is stopped again after it has been resumed.
@@ -612,6 +615,7 @@ ARGUMENTS = {
             "rotated_log",
             "second_life",
             "slurm_step",
+            "socket_option",
             "stopped",
             "systemd_restart",
             "systemd_watchdog",

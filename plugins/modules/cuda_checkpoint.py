@@ -110,6 +110,9 @@ options:
       profiler_attached: A profiler is loaded into the process, which the driver does not support.
       rotated_log: For an image. The process writes to a log that was rotated away.
       slurm_step: For an image. The process is in a Slurm job, which ends with it.
+      socket_option: >-
+        For an image. CRIU before 4.2 can't dump the TCP and UDP sockets of the process on this kernel, not even one
+        that only listens.
       stopped: >-
         Somebody else stopped the process, so no call of the driver would return. It is continued until it is locked,
         and it is stopped again after it has been resumed.
@@ -685,6 +688,7 @@ ARGUMENTS = {
             "profiler_attached",
             "rotated_log",
             "slurm_step",
+            "socket_option",
             "stopped",
             "systemd_restart",
             "systemd_watchdog",

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._host import socket_credentials
+from tests.system.hosts import ROOT
 from tests.system.lab import Job, Lab, Workload, labs
 from tests.system.playing import Result, Task, cuda
 
@@ -250,6 +252,30 @@ def test_a_tree_with_a_terminal_is_refused_whatever_is_allowed(lab: Lab) -> None
     )
     refused.refused(str(pid), "terminal", "setsid")
     lab.host.run("kill", "-9", str(pid))
+
+
+@pytest.mark.skipif(socket_credentials() is not False, reason="the kernel refuses SO_PASSCRED from Linux 6.16 on")
+@pytest.mark.parametrize("opened", ["listening", "datagrams"])
+def test_a_socket_that_criu_can_not_dump_is_told_before_anything_is_stopped(lab: Lab, opened: str) -> None:
+    lab.host.put("/usr/local/bin/opener", (ROOT / "tests/recorder/opener.py").read_text(), "755")
+    job = lab.one(wrap=("/usr/bin/python3", "/usr/local/bin/opener", opened, "--"))
+    dump: dict[str, Any] = {"pid": job.pid, "path": f"{STORE}/socket", "leave_running": False}
+    before = lab.look(job)[job.pid]["start"]
+    refused, allowed, ready = lab.play(
+        image("present", **dump),
+        image("present", **dump, allow=["socket_option"]),
+        {
+            "name": "preflight",
+            "gpufleet.checkpoint.gpu_preflight": {"pids": [job.pid], "capabilities": ["dump"], "fail_on": "never"},
+        },
+    )
+    refused.refused("CRIU 4.1.1", lab.host.sh("uname -r"), "descriptor ", "allow: [socket_option]")
+    assert not refused.data["images"][0]["seconds"]
+    # It is as it was told: the dump fails, and is undone.
+    assert allowed.failed
+    allowed.says("Can't get 1:16 opt", "goes on as before")
+    assert "socket_option" in {one["id"] for one in ready.ok().data["findings"]}
+    assert lab.look(job)[job.pid]["start"] == before
 
 
 def test_bad_input_is_refused_before_anything(lab: Lab) -> None:

@@ -36,6 +36,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.strea
     ExternalPipe,
     ExternalUnixSocket,
     JournaldStdio,
+    SocketOption,
     TcpEstablished,
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.systemd import (
@@ -87,6 +88,7 @@ HAZARDS: Tuple[Hazard, ...] = (
     ExternalPipe(),
     ExternalUnixSocket(),
     TcpEstablished(),
+    SocketOption(),
     DeletedFile(),
     FileLock(),
     VolatileFile(),

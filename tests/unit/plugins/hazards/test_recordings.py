@@ -113,6 +113,8 @@ DUMP: Dict[str, Expected] = {
     "mps": (("external_unix_socket", "blocking", 0),),
     "nccl-two-ranks": (
         ("tcp_established", "blocking", 1),
+        ("socket_option", "blocking", 0),
+        ("socket_option", "blocking", 1),
         ("deleted_file", "warning", 0),
         ("deleted_file", "warning", 1),
     ),
@@ -128,7 +130,8 @@ DUMP: Dict[str, Expected] = {
     "log": (("rotated_log", "warning", 0),),
     "tee": (("external_pipe", "blocking", 0),),
     "unix-socket": (("external_unix_socket", "blocking", 0),),
-    "tcp": (("tcp_established", "blocking", 0),),
+    "tcp": (("tcp_established", "blocking", 0), ("socket_option", "blocking", 0)),
+    "tcp-listening": (("socket_option", "blocking", 0),),
     "io-uring": (("io_uring", "blocking", 0),),
     "terminal": (("controlling_tty", "blocking", 0),),
     "slurm": (("slurm_step", "blocking", 0),),

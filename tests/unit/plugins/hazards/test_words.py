@@ -53,6 +53,7 @@ def test_options() -> None:
         "profiler_attached",
         "rotated_log",
         "slurm_step",
+        "socket_option",
         "stopped",
         "systemd_restart",
         "systemd_watchdog",
