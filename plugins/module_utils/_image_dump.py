@@ -58,6 +58,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_suspend
     release_guards,
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_images import DUMP_STEP
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import is_alive
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_model import Identity
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._subject import Subject
@@ -101,6 +102,7 @@ class Dump:
         manifest = self._manifest(tree, chosen, held, compressed, files)
         write_manifest(self._partial, manifest)
         store.sync(self._partial)
+        self._steps.measured(DUMP_STEP, ("dump", "prove", "compress", "seal"), manifest.host_bytes)
         return self._details(tree, manifest)
 
     def commit(self) -> Dict[str, Any]:

@@ -45,6 +45,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_lives i
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_steps import Steps
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_suspend import bring
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_images import RESTORE_STEP
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import read_identity
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_model import Identity
 
@@ -81,6 +82,8 @@ class Restore:
             if tree is None:
                 self._verify()
                 tree = self._restore()
+                moved = self._image.manifest.host_bytes
+                self._steps.measured(RESTORE_STEP, ("verify", "unpack", "restore"), moved)
             self._resume(tree)
             return self._settle()
         finally:

@@ -73,6 +73,17 @@ class Steps:
         """These are about to be stopped."""
         self.begin(self.last, identities)
 
+    def measured(self, name: str, steps: Sequence[str], moved: int) -> None:
+        """How long these steps have taken together, and how many bytes of memory they moved: estimates come from it.
+        They are over."""
+        times = self.seconds()
+        if self._row is None:
+            return
+        try:
+            self._journal.image_measured(self._row.id, name, sum(times.get(step, 0.0) for step in steps), moved)
+        except JournalError as error:
+            self.notes.append(f"how long it took could not be journalled: {error}")
+
     def finish(self, status: str, message: str = "") -> None:
         if self._row is None:
             return

@@ -96,6 +96,37 @@ def test_to_disk_and_back_and_nothing_twice(lab: Lab) -> None:
     assert gone(lab, job)
 
 
+def test_what_an_image_took_here_is_what_the_next_one_is_estimated_by(lab: Lab) -> None:
+    job = lab.one(vram=64)
+    path = f"{STORE}/measured"
+    preflight: Task = {"name": "preflight", "gpufleet.checkpoint.gpu_preflight": {"pids": [job.pid]}}
+    before, made, back, after = lab.play(
+        preflight,
+        image("present", pid=job.pid, path=path, leave_running=False),
+        image("restored", path=path),
+        preflight,
+    )
+    took = {
+        "criu_dump": first(made.ok(changed=True))["seconds"],
+        "criu_restore": first(back.ok(changed=True))["seconds"],
+    }
+    rows = {row["step"]: row for row in lab.ask("journal", f"SELECT s.* FROM image_steps s, images i WHERE i.id = s.image "
+                                                           f"AND i.path = '{path}'")}  # fmt: skip
+    assert set(rows) == set(took)
+    for name, own in (("criu_dump", ("dump", "prove", "seal")), ("criu_restore", ("verify", "restore"))):
+        assert rows[name]["seconds"] == pytest.approx(sum(took[name][step] for step in own), abs=0.001)
+        assert 64 << 20 <= rows[name]["bytes"] < 128 << 20
+    phases = {"dump": "criu_dump", "restore": "criu_restore"}
+    counted = {phase: [one.data["estimate"]["rates"][phase] for one in (before, after)] for phase in phases}
+    for phase, (earlier, later) in counted.items():
+        assert later["measured_steps"] == earlier["measured_steps"] + 1
+        expected = after.processes[job.pid]["image_bytes"] / (later["gib_per_second"] * (1 << 30))
+        assert after.processes[job.pid]["seconds"][phase] == pytest.approx(expected, rel=0.02, abs=0.01)
+        if later["measured_steps"] == 1:
+            row = rows[phases[phase]]
+            assert later["gib_per_second"] == pytest.approx(row["bytes"] / row["seconds"] / (1 << 30), rel=0.01)
+
+
 def test_a_tree_with_a_shell_two_cuda_children_and_a_pipe(lab: Lab) -> None:
     lab.host.put("/var/lib/lab/tree.sh", TREE)
     lab.host.sh("cd /var/lib/lab; rm -f lines left right; setsid -f sh tree.sh </dev/null >tree.log 2>&1")
