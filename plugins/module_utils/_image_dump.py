@@ -58,6 +58,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_suspend
     release_guards,
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_errors import JournalError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_images import DUMP_STEP
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import is_alive
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_model import Identity
@@ -131,8 +132,19 @@ class Dump:
         self._steps.begin("end")
         left = wait_gone([one.identity for one in self._tree.members], 60.0) if self._ended else end_tree(self._tree)
         self._steps.notes.extend(left)
+        self._forget_suspended()
         self._steps.finish("gone", "; ".join(left))
         return {"lives": False}
+
+    def _forget_suspended(self) -> None:
+        """What was suspended has ended on purpose: whoever gets its PID next is not to be taken for it."""
+        for subject in self._subjects:
+            try:
+                operation = self._journal.latest(subject.process.identity)
+                if operation is not None and not is_alive(operation.identity):
+                    self._journal.finish(operation.id, "done", f"it has ended, and is in {self._job.path}")
+            except JournalError as error:
+                self._steps.notes.append(f"that PID {subject.pid} has ended could not be journalled: {error}")
 
     def undo(self, status: str) -> Tuple[str, ...]:
         """Everything as it was; the incomplete image goes. Returns what could not be."""

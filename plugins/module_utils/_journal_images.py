@@ -24,8 +24,8 @@ IMAGE_STATUSES: FrozenSet[str] = frozenset(
 )
 #: Somebody is at work on these, or died at it, unless the row is finished: a snapshot ends as "sealed".
 LIVE_IMAGES: FrozenSet[str] = frozenset(("active", "dumped", "sealed", "restoring"))
-#: What is measured of an image: until it is on the disk, and until CRIU has made its tree again. The names are not those
-#: of a process's steps.
+#: What is measured of an image: until it is on the disk, and until CRIU has made its tree again. A process's steps have
+#: other names.
 DUMP_STEP, RESTORE_STEP = "criu_dump", "criu_restore"
 LEAVES: FrozenSet[str] = frozenset(("killed", "running"))
 

@@ -58,7 +58,7 @@ class Survey:
         pids = [entry.pid for entry in wanted]
         began = time.time()
         self.snapshot = self._read(pids)
-        check_targets(wanted, self.snapshot, self._remembered(), own_ancestors())
+        check_targets(wanted, self.snapshot, self._remembered(), own_ancestors(), self._journal.latest)
         subjects = self._subjects(pids, began)
         if len(subjects) < len(pids):
             gone = sorted(set(pids) - {subject.pid for subject in subjects})[0]
