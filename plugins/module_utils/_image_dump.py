@@ -270,7 +270,7 @@ class Dump:
         """CRIU's own words, with what they mean. Its log would go with the incomplete image."""
         name = f"dump-{self._job.root.pid}-{self._job.options.run_id}.log"
         self._steps.details["log"] = _image_logs.keep(logged, self._job.options.journal, name)
-        return log_look.refused(done.log, "dump", self.name, done.rc)
+        return log_look.refused(done.log, "dump", self.name, done.rc, place=os.path.dirname(logged))
 
     def _prove(self, tree: Tree, held: Dict[int, Dict[str, int]]) -> None:
         self._steps.begin("prove")

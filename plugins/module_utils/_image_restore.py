@@ -135,7 +135,7 @@ class Restore:
         if tree is not None and tree.pids == manifest.pids and done.rc == 0:
             return tree
         # What holds a PID, say, is looked for before the rest of the attempt is taken away.
-        refusal = log_look.refused(done.log, "restore", self.name, done.rc)
+        refusal = log_look.refused(done.log, "restore", self.name, done.rc, place=os.path.dirname(logged))
         if done.rc is not None:
             self._clean_up(tree)
         raise refusal

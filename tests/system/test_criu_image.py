@@ -314,6 +314,23 @@ def test_a_socket_that_criu_can_not_dump_is_told_before_anything_is_stopped(lab:
     assert lab.look(job)[job.pid]["start"] == before
 
 
+@pytest.mark.parametrize("kilobytes", [24576, 64])
+def test_a_store_that_fills_up_is_told_as_that_and_the_tree_goes_on(lab: Lab, kilobytes: int) -> None:
+    """In the smaller one CRIU's log ends before it can say why."""
+    job = lab.one(vram=64)
+    place = "/var/lib/small"
+    lab.host.sh(f"mkdir -p {place} && mount -t tmpfs -o size={kilobytes}k,mode=700 tmpfs {place}")
+    dump: dict[str, Any] = {"pid": job.pid, "path": f"{place}/one", "leave_running": False}
+    try:
+        refused, failed = lab.play(image("present", **dump), image("present", **dump, allow=["disk_space"]))
+        refused.refused(place, "are needed", "allow: [disk_space]")
+        assert failed.failed and not failed.changed
+        failed.says("A disk is full", "Free space there", "goes on as before")
+        assert lab.host.sh(f"ls -A {place}") == ""
+    finally:
+        lab.host.sh(f"umount {place}")
+
+
 def test_bad_input_is_refused_before_anything(lab: Lab) -> None:
     job = lab.one()
     results = lab.play(
