@@ -21,6 +21,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import (
     compress,
     digest,
     log_look,
+    oom,
     owner,
     store,
     tool,
@@ -128,7 +129,13 @@ class Restore:
         self._steps.details["log"] = logged
         chosen = criu_options.again(manifest.options, self._job.options.criu)
         argv = tool.restore_argv(self._job.criu, directory, chosen, logged)
-        done = run(argv, logged, self._job.options.step_timeout, before=self._into_scope)
+        done = run(
+            argv,
+            logged,
+            self._job.options.step_timeout,
+            before=self._prepare,
+            meanwhile=oom.protect_once_forked(manifest.root),
+        )
         if done.note:
             self._steps.notes.append(done.note)
         tree = read_tree(manifest.root)
@@ -149,8 +156,12 @@ class Restore:
         write_life(self._job.path, Life(UNSPENT, "", "", time.time(), ()))
         self._steps.finish("failed", "criu restore failed")
 
-    def _into_scope(self, pid: int) -> str:
-        """Its descendants are to outlive the SSH session, and whatever else ends with a control group."""
+    def _prepare(self, pid: int) -> str:
+        """CRIU's descendants are to outlive the SSH session, and whatever else ends with a control group; and the
+        kernel may kill them when memory runs out, as it might before."""
+        problem = oom.write(pid, oom.USUAL)
+        if problem:
+            self._steps.notes.append(problem)
         name = f"gpufleet-restored-{self._job.lineage[:16]}-{pid}"
         return _scope.move(name, f"Restored from {os.path.basename(self._job.path)} ({self._job.name})", [pid])
 

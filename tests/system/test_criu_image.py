@@ -314,6 +314,22 @@ def test_a_socket_that_criu_can_not_dump_is_told_before_anything_is_stopped(lab:
     assert lab.look(job)[job.pid]["start"] == before
 
 
+def test_what_the_kernel_may_kill_is_as_before(lab: Lab) -> None:
+    """Not as of who restores it: here somebody with another oom_score_adj than any process of the image."""
+    usual, first_to_go = jobs = lab.start(Workload(), Workload())
+    scores = {usual.pid: "0", first_to_go.pid: "250"}
+    lab.host.sh(f"echo 250 >/proc/{first_to_go.pid}/oom_score_adj")
+    python = "/usr/local/bin/first-to-go"
+    lab.host.put(python, '#!/bin/sh\necho 300 >/proc/$$/oom_score_adj && exec python3 "$@"\n', "755")
+    made, back = lab.play(
+        image("present", pids=[job.pid for job in jobs], store=STORE, leave_running=False),
+        {**image("restored", store=STORE), "vars": {"ansible_python_interpreter": python}},
+    )
+    made.ok(changed=True)
+    back.ok(changed=True)
+    assert {pid: lab.host.sh(f"cat /proc/{pid}/oom_score_adj") for pid in scores} == scores
+
+
 @pytest.mark.parametrize("kilobytes", [24576, 64])
 def test_a_store_that_fills_up_is_told_as_that_and_the_tree_goes_on(lab: Lab, kilobytes: int) -> None:
     """In the smaller one CRIU's log ends before it can say why."""

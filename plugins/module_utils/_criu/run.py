@@ -25,6 +25,8 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Of a log: the kernel's and CRIU's versions stand at its head, what went wrong at its tail.
 HEAD_BYTES = 64 << 10
 TAIL_BYTES = 1 << 20
+#: Seconds between two looks at a CRIU that is at work.
+PAUSE = 0.01
 _GO = b"g"
 _NOT_BEGUN = 125
 
@@ -40,9 +42,16 @@ class Run:
     note: str
 
 
-def run(argv: Sequence[str], log_path: str, seconds: float = 0.0, before: Optional[Callable[[int], str]] = None) -> Run:
+def run(
+    argv: Sequence[str],
+    log_path: str,
+    seconds: float = 0.0,
+    before: Optional[Callable[[int], str]] = None,
+    meanwhile: Optional[Callable[[int], bool]] = None,
+) -> Run:
     """log_path: where CRIU is told to write its log, absolute; what is there is removed. seconds: how long to wait, 0
-    for as long as it takes; past them CRIU goes on. before: called with its PID before it begins.
+    for as long as it takes; past them CRIU goes on. before: called with its PID before it begins. meanwhile: called
+    with it again and again while it is at work, until it returns True; must not raise.
 
     Raises CriuError when it can't be started; what `before` raises, then it has not begun.
     """
@@ -58,7 +67,10 @@ def run(argv: Sequence[str], log_path: str, seconds: float = 0.0, before: Option
                     raise _not_started(argv, "no process for it could be made")
                 note = before(int(criu)) if before is not None else ""
                 begun = os.write(go, _GO) == 1
-                status = _line(answers, began + seconds if seconds else None)
+                end = began + seconds if seconds else None
+                if meanwhile is not None:
+                    _meanwhile(answers, end, meanwhile, int(criu))
+                status = _line(answers, end)
         finally:
             os.close(go)
             if not begun:
@@ -170,6 +182,13 @@ def _line(stream: IO[bytes], end: Optional[float]) -> Optional[bytes]:
             return b""
         line += piece
     return line
+
+
+def _meanwhile(stream: IO[bytes], end: Optional[float], look: Callable[[int], bool], criu: int) -> None:
+    """Until there is something to read, the time is over, or nothing more to look for."""
+    while not select.select([stream], [], [], PAUSE)[0]:
+        if look(criu) or (end is not None and time.monotonic() > end):
+            return
 
 
 def _remove(path: str) -> None:

@@ -120,6 +120,24 @@ def test_it_does_not_begin_when_that_fails(
     assert not os.path.exists(log)
 
 
+def test_while_it_is_at_work(tmp_path: Path, log: str) -> None:
+    """It is looked at until there is nothing more to look for."""
+    seen: list[int] = []
+
+    def meanwhile(pid: int) -> bool:
+        seen.append(pid)
+        assert psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        return len(seen) == 3
+
+    argv = script(tmp_path / "criu", f"echo $$ >{log}; sleep 0.5; exit 3")
+    done = run(argv, log, meanwhile=meanwhile)
+    assert (done.rc, done.log) == (3, f"{seen[0]}\n") and len(seen) == 3 and len(set(seen)) == 1
+    seen.clear()
+    assert run(script(tmp_path / "criu", "exit 4"), log, meanwhile=lambda pid: False).rc == 4
+    late = run(script(tmp_path / "criu", "sleep 0.5"), log, seconds=0.1, meanwhile=lambda pid: False)
+    assert late.rc is None and late.seconds < 0.4
+
+
 def test_past_its_time_it_goes_on(tmp_path: Path, log: str) -> None:
     argv = script(tmp_path / "criu", f"echo begun >{log}; sleep 1; echo done >>{log}")
     done = run(argv, log, seconds=0.4)
