@@ -436,7 +436,7 @@ class ImageEngine:
             replace(one, severity="warning") if one.option and one.option in self.options.allow else one
             for one in (
                 *UnitHolds(self._journal).second_copies(subject.lineage),
-                *fit.fit(subject.image.manifest, target, self.options.device_map),
+                *fit.fit(subject.image.manifest, target, self.options.device_map, self.options.pid_namespace == "new"),
             )
         ]
 

@@ -330,6 +330,76 @@ def test_what_the_kernel_may_kill_is_as_before(lab: Lab) -> None:
     assert {pid: lab.host.sh(f"cat /proc/{pid}/oom_score_adj") for pid in scores} == scores
 
 
+HOLD = """
+import ctypes, os, sys
+tid = ctypes.c_int(int(sys.argv[1]))
+arguments = (ctypes.c_uint64 * 11)(*[0] * 4, 17, *[0] * 3, ctypes.addressof(tid), 1)
+if ctypes.CDLL(None).syscall(435, ctypes.byref(arguments), 88) == 0:
+    os.setsid()
+    os.execvp("sleep", ["sleep", "600"])
+"""
+
+
+@pytest.fixture
+def moved(lab: Lab) -> Iterator[tuple[Job, str, int]]:
+    """A job that was dumped, its image, and somebody else with its PID."""
+    job = lab.one("polling")
+    path = f"{STORE}/moved"
+    lab.play(image("present", pid=job.pid, path=path, leave_running=False))[0].ok(changed=True)
+    job.may_be_gone = "another process has its PID"
+    lab.host.sh(f"python3 -c '{HOLD}' {job.pid} </dev/null >/dev/null 2>&1")
+    assert lab.host.sh(f"cat /proc/{job.pid}/comm") == "sleep"
+    try:
+        yield job, path, job.pid
+    finally:
+        lab.host.sh(f"kill -9 {job.pid}; pkill -9 gpufleet-init; true")
+        lab.wait_for("end of the namespace", lambda: not lab.host.sh("pgrep gpufleet-init || true"))
+
+
+def here(result: Result) -> int:
+    """The PID of the only process that was restored."""
+    (pid,) = first(result)["pids"]
+    return int(pid)
+
+
+def test_a_tree_whose_pid_is_in_use_gets_a_namespace_of_its_own(lab: Lab, moved: tuple[Job, str, int]) -> None:
+    job, path, holder = moved
+    refused, foreseen, back, again = lab.play(
+        image("restored", path=path),
+        image("restored", path=path, pid_namespace="new", check=True),
+        image("restored", path=path, pid_namespace="new"),
+        image("restored", path=path),
+    )
+    refused.refused(f"PID {holder} (sleep", "pid_namespace: new")
+    foreseen.ok(changed=True)
+    back.ok(changed=True)
+    again.ok(changed=False)
+    pid = here(back)
+    assert pid != holder and first(again)["pids"] == [pid] and first(back)["image_pids"] == [holder]
+    assert lab.host.sh(f"awk '/^NSpid:/ {{ print $NF }}' /proc/{pid}/status") == str(holder)
+    name = f"/run/lab/{job.name}"
+    assert lab.host.counts(name) and lab.host.checksum(name) == job.sum
+    init = lab.host.sh(f"awk '/^PPid:/ {{ print $2 }}' /proc/{pid}/status")
+    assert lab.host.sh(f"cat /proc/{init}/comm") == "gpufleet-init"
+    assert lab.host.sh(f"ls -l /proc/{init}/fd | grep -c -v -e total -e /dev/null || true") == "0"
+    suspended, resumed, dumped, told = lab.play(
+        cuda("checkpointed", [pid]),
+        cuda("running", [pid]),
+        image("present", pid=pid, path=f"{STORE}/later", leave_running=False, allow=["container", "private_mounts"]),
+        image("present", pid=pid, path=path, leave_running=False),
+    )
+    suspended.ok(changed=True)
+    resumed.ok(changed=True)
+    for result in (dumped, told):
+        result.refused(f"PID {init} (gpufleet-init)", "PID namespace of its own", "cuda_checkpoint")
+    assert lab.host.counts(name) and lab.host.checksum(name) == job.sum
+    # The namespace ends with its last process, and leaves nothing behind.
+    lab.host.run("kill", "-9", str(pid))
+    lab.wait_for("its end", lambda: not lab.host.sh("pgrep gpufleet-init || true"))
+    (ended,) = lab.play(image("restored", path=path, pid_namespace="new"))
+    assert first(ended.ok(changed=False))["ended"] is True
+
+
 @pytest.mark.parametrize("kilobytes", [24576, 64])
 def test_a_store_that_fills_up_is_told_as_that_and_the_tree_goes_on(lab: Lab, kilobytes: int) -> None:
     """In the smaller one CRIU's log ends before it can say why."""

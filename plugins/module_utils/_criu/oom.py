@@ -28,14 +28,15 @@ def write(pid: int, value: int) -> str:
     return ""
 
 
-def protect_once_forked(root: int) -> Callable[[int], bool]:
-    """For run(): True when CRIU, the PID that it is given, has made the process `root`, or is gone."""
+def protect_once_forked(root: Callable[[], int]) -> Callable[[int], bool]:
+    """For run(): True when CRIU, the PID that it is given, has made the first process of the tree, or is gone. root:
+    what the PID of that is or will be, 0 for not known yet."""
 
     def look(criu: int) -> bool:
         begun = read_stat(f"/proc/{criu}/stat")
         if begun is None:
             return True
-        made = read_stat(f"/proc/{root}/stat")
+        made = read_stat(f"/proc/{root()}/stat")
         # With --restore-sibling, both have the same parent.
         if made is None or made.parent not in (criu, begun.parent):
             return False

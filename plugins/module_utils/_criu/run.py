@@ -19,6 +19,7 @@ import time
 from dataclasses import dataclass
 from typing import IO, Callable, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import namespace
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.errors import CriuError
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -48,28 +49,30 @@ def run(
     seconds: float = 0.0,
     before: Optional[Callable[[int], str]] = None,
     meanwhile: Optional[Callable[[int], bool]] = None,
+    new_namespace: bool = False,
 ) -> Run:
     """log_path: where CRIU is told to write its log, absolute; what is there is removed. seconds: how long to wait, 0
     for as long as it takes; past them CRIU goes on. before: called with its PID before it begins. meanwhile: called
-    with it again and again while it is at work, until it returns True; must not raise.
+    with it again and again while it is at work, until it returns True; must not raise. new_namespace: in a PID
+    namespace of its own, whose first process is its parent; see namespace.py.
 
     Raises CriuError when it can't be started; what `before` raises, then it has not begun.
     """
     _remove(log_path)
     began = time.monotonic()
     with _scratch() as out:
-        child, told, go = _start(argv, out)
+        child, told, go = _start(argv, out, new_namespace)
         begun = False
         try:
             with os.fdopen(told, "rb", buffering=0) as answers:
-                criu = _line(answers, None)
+                criu = _first_child(answers) if new_namespace else int(_line(answers, None) or 0)
                 if not criu:
-                    raise _not_started(argv, "no process for it could be made")
-                note = before(int(criu)) if before is not None else ""
+                    raise _not_started(argv, _read(out).strip() or "no process for it could be made")
+                note = before(criu) if before is not None else ""
                 begun = os.write(go, _GO) == 1
                 end = began + seconds if seconds else None
                 if meanwhile is not None:
-                    _meanwhile(answers, end, meanwhile, int(criu))
+                    _meanwhile(answers, end, meanwhile, criu)
                 status = _line(answers, end)
         finally:
             os.close(go)
@@ -85,6 +88,13 @@ def run(
     return Run(rc, words, took, note)
 
 
+def _first_child(answers: IO[bytes]) -> int:
+    """Two lines, in either order: who is the first process of the namespace, and that CRIU is there. 0 for neither."""
+    lines = [_line(answers, None) or b"" for _number in range(2)]
+    first = next((int(line) for line in lines if line.strip().isdigit()), 0)
+    return namespace.child_of(first) if first and namespace.READY + b"\n" in lines else 0
+
+
 def _reap(child: int) -> None:
     """Its end hands on to init what CRIU has restored."""
     try:
@@ -93,7 +103,7 @@ def _reap(child: int) -> None:
         return  # the caller ignores SIGCHLD, so the kernel has done it
 
 
-def _start(argv: Sequence[str], out: IO[bytes]) -> Tuple[int, int, int]:
+def _start(argv: Sequence[str], out: IO[bytes], new_namespace: bool) -> Tuple[int, int, int]:
     """Its parent's PID, what that tells, and what lets it begin."""
     environment = _environment()
     told, tell = os.pipe()
@@ -101,7 +111,7 @@ def _start(argv: Sequence[str], out: IO[bytes]) -> Tuple[int, int, int]:
     child = os.fork()
     if child == 0:
         try:
-            _between(argv, environment, out.fileno(), tell, wait)
+            _between(argv, environment, out.fileno(), tell, wait, new_namespace)
         finally:
             os._exit(0)
     os.close(tell)
@@ -109,7 +119,9 @@ def _start(argv: Sequence[str], out: IO[bytes]) -> Tuple[int, int, int]:
     return child, told, go
 
 
-def _between(argv: Sequence[str], environment: Dict[str, str], out: int, tell: int, wait: int) -> None:
+def _between(
+    argv: Sequence[str], environment: Dict[str, str], out: int, tell: int, wait: int, new_namespace: bool
+) -> None:
     os.setsid()
     _reset_signals()
     os.chdir("/")
@@ -119,12 +131,22 @@ def _between(argv: Sequence[str], environment: Dict[str, str], out: int, tell: i
     os.dup2(out, 1)
     os.dup2(out, 2)
     _close_all(frozenset((0, 1, 2, tell, wait)))
-    criu = os.fork()
-    if criu == 0:
+
+    def become() -> None:
         try:
             _become(argv, environment, tell, wait)
         finally:
             os._exit(_NOT_BEGUN)
+
+    if new_namespace:
+        try:
+            os.write(tell, b"%d\n" % namespace.start(become, tell, environment))
+        except OSError as error:
+            os.write(2, f"a PID namespace can't be made: {error}\n".encode())
+        return
+    criu = os.fork()
+    if criu == 0:
+        become()
     os.close(wait)
     os.write(tell, b"%d\n" % criu)
     _pid, status = os.waitpid(criu, 0)

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -41,16 +42,16 @@ def test_from_the_first_process_of_the_tree_on_it_is_protected_and_that_one_is_n
     before = score(criu.pid)
     with subprocess.Popen(["sleep", "60"]) as stranger:
         # A process by that PID that CRIU has not made, and none at all.
-        for other in (1, 2**22):
-            assert oom.protect_once_forked(other)(criu.pid) is False
+        for other in (1, 2**22, 0):
+            assert oom.protect_once_forked(partial(int, other))(criu.pid) is False
         criu.stdin.write("\n")
         criu.stdin.flush()
         root = int(criu.stdout.readline())
         try:
             assert score(criu.pid) == before
-            assert oom.protect_once_forked(root)(criu.pid) is True
+            assert oom.protect_once_forked(lambda: root)(criu.pid) is True
             assert (score(criu.pid), score(root)) == (900, before)
-            sibling = oom.protect_once_forked(stranger.pid)
+            sibling = oom.protect_once_forked(lambda: stranger.pid)
             assert sibling(criu.pid) is True, "with --restore-sibling, both have the same parent"
         finally:
             os.kill(root, 9)
@@ -60,7 +61,7 @@ def test_from_the_first_process_of_the_tree_on_it_is_protected_and_that_one_is_n
 def test_when_it_is_gone_there_is_nothing_more_to_look_for() -> None:
     with subprocess.Popen(["true"]) as process:
         process.wait()
-        assert oom.protect_once_forked(1)(process.pid) is True
+        assert oom.protect_once_forked(lambda: 1)(process.pid) is True
 
 
 def test_what_can_not_be_set_is_told() -> None:
