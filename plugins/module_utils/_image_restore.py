@@ -48,7 +48,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_steps i
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_suspend import bring
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_images import RESTORE_STEP
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import read_identity
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import is_alive, read_identity
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_model import Identity
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_read import read_stat
 
@@ -85,18 +85,26 @@ class Restore:
                     "allow: [second_life]",
                 )
             tree = half_restored(self._image)
-            self._init = self._image.life.init if tree is not None else None
             if tree is None:
+                self._end_the_rest()
                 self._verify()
                 tree = self._restore()
                 moved = self._image.manifest.host_bytes
                 self._steps.measured(RESTORE_STEP, ("verify", "unpack", "restore"), moved)
+            else:
+                self._init = self._image.life.init
             if self._init is not None:
                 self._before = {here: there for there, here in namespace.inside(self._init.pid).items()}
             self._resume(tree)
             return self._settle(tree.root.pid)
         finally:
             owner.release(self._job.path)
+
+    def _end_the_rest(self) -> None:
+        """Half a tree in a namespace, left by a run that has died with its CRIU: nobody else would end it."""
+        init = self._image.life.init
+        if self._image.life.state == RESTORING and init is not None and is_alive(init):
+            self._steps.notes.extend(end(init))
 
     def _verify(self) -> None:
         self._steps.begin("verify")

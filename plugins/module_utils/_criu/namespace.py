@@ -25,18 +25,26 @@ READY = b"ready"
 _NEW_MOUNTS, _NEW_PIDS = 0x00020000, 0x20000000
 _RECURSIVE, _SLAVE = 1 << 14, 1 << 19
 _NO_SUID_DEV_EXEC = 2 | 4 | 8
-#: What the first process becomes: of this program it would keep all the memory.
+#: What the first process becomes: of this program it would keep all the memory. Nothing but its last child may end it.
 _REAPER = f"""
-import os, sys
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
 tell, criu = int(sys.argv[1]), int(sys.argv[2])
-open("/proc/self/comm", "w").write("{NAMESPACE_INIT}")
+try:
+    with open("/proc/self/comm", "w") as name:
+        name.write("{NAMESPACE_INIT}")
+except OSError:
+    pass
 while True:
     try:
         pid, status = os.wait()
     except ChildProcessError:
         break
     if pid == criu:
-        os.write(tell, b"%d\\n" % (-os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)))
+        try:
+            os.write(tell, b"%d\\n" % (-os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)))
+        except OSError:
+            pass
         os.close(tell)
 """
 
