@@ -132,11 +132,16 @@ def test_what_an_image_took_here_is_what_the_next_one_is_estimated_by(lab: Lab) 
             assert later["gib_per_second"] == pytest.approx(row["bytes"] / row["seconds"] / (1 << 30), rel=0.01)
 
 
-def test_a_tree_with_a_shell_two_cuda_children_and_a_pipe(lab: Lab) -> None:
+def start_tree(lab: Lab) -> int:
+    """Its root."""
     lab.host.put("/var/lib/lab/tree.sh", TREE)
     lab.host.sh("cd /var/lib/lab; rm -f lines left right; setsid -f sh tree.sh </dev/null >tree.log 2>&1")
     lab.host.sh("cd /var/lib/lab; until [ -s left ] && [ -s right ] && [ -s lines ]; do sleep 0.05; done")
-    root = int(lab.host.sh("pgrep -of 'sh tree.sh'"))
+    return int(lab.host.sh("pgrep -of 'sh tree.sh'"))
+
+
+def test_a_tree_with_a_shell_two_cuda_children_and_a_pipe(lab: Lab) -> None:
+    root = start_tree(lab)
     sums = [lab.host.checksum(f"/var/lib/lab/{name}") for name in ("left", "right")]
     tree = lab.host.sh(f"pgrep -P {root} | sort -n").split()
     assert len(tree) == 4
@@ -354,6 +359,35 @@ def moved(lab: Lab) -> Iterator[tuple[Job, str, int]]:
     finally:
         lab.host.sh(f"kill -9 {job.pid}; pkill -9 gpufleet-init; true")
         lab.wait_for("end of the namespace", lambda: not lab.host.sh("pgrep gpufleet-init || true"))
+
+
+def test_a_tree_in_a_namespace_of_its_own(lab: Lab) -> None:
+    root = start_tree(lab)
+    sums = [lab.host.checksum(f"/var/lib/lab/{name}") for name in ("left", "right")]
+    path = f"{STORE}/tree"
+    (made,) = lab.play(image("present", pid=root, path=path, leave_running=False))
+    pids = first(made.ok(changed=True))["pids"]
+    taken = pids[2]
+    lab.host.sh(f"python3 -c '{HOLD}' {taken} </dev/null >/dev/null 2>&1")
+    refused, back = lab.play(image("restored", path=path), image("restored", path=path, pid_namespace="new"))
+    refused.refused(f"PID {taken} (sleep")
+    told = first(back.ok(changed=True))
+    known = dict(zip(told["image_pids"], told["pids"], strict=True))
+    assert set(known) == set(pids) and set(known.values()).isdisjoint({taken})
+    # Behind the root and its four children is a sleep of the loop in one of them.
+    assert lab.host.sh(f"pgrep -P {known[root]} | sort -n").split() == sorted(
+        (str(known[pid]) for pid in pids[1:5]), key=int
+    )
+    for name in ("left", "right"):
+        assert lab.host.counts(f"/var/lib/lab/{name}")
+    assert [lab.host.checksum(f"/var/lib/lab/{name}") for name in ("left", "right")] == sums
+    lines = [int(line) for line in lab.host.sh("cat /var/lib/lab/lines").split()]
+    assert lines == list(range(1, len(lines) + 1))
+    # As a person would: everybody in it ends with its first process.
+    lab.host.sh(f"kill -9 {taken}; pkill -9 gpufleet-init")
+    lab.wait_for(
+        "end of the namespace", lambda: not lab.host.sh(f"pgrep -P {known[root]}; pgrep gpufleet-init || true")
+    )
 
 
 def here(result: Result) -> int:

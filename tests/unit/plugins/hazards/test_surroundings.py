@@ -244,6 +244,16 @@ def test_mapped_libraries_that_an_upgrade_deleted() -> None:
     assert "mapped /usr/lib/libx.so.1 (3 MiB)" in the_only(evaluate(context(taken, "dump")), "deleted_file").evidence
 
 
+def test_what_was_restored_into_a_namespace_is_told_as_that_and_nothing_overrides_it() -> None:
+    parent = Parent(77, "gpufleet-init", 77, ())
+    taken = around(changed(recording("plain"), pid_namespace="1"), parent=parent, private_mounts=True)
+    finding = the_only(evaluate(context(taken, "dump"), frozenset(("container", "private_mounts"))), "container")
+    assert "PID 77 (gpufleet-init)" in finding.evidence and finding.option == ""
+    # A program of that name is not enough.
+    taken = around(recording("plain"), parent=parent)
+    assert of(evaluate(context(taken, "dump")), "container") == []
+
+
 def test_a_child_with_cuda_of_its_own_is_no_forked_one() -> None:
     taken = recording("two-processes")
     first, second = target(taken), target(taken, 1)
