@@ -117,6 +117,7 @@ options:
         Somebody else stopped the process, so no call of the driver would return. It is continued until it is locked,
         and it is stopped again after it has been resumed.
       systemd_restart: For an image. systemd starts the unit of the process anew when the dump ends it.
+      systemd_runtime: The time of the unit of the process (RuntimeMaxSec=) is over in less than ten minutes.
       systemd_watchdog: systemd kills the unit of the process if it does not report in time, and a parked one does not.
       tcp_established: For an image. The process has TCP connections to programs outside of its tree.
       unparked: >-
@@ -691,6 +692,7 @@ ARGUMENTS = {
             "socket_option",
             "stopped",
             "systemd_restart",
+            "systemd_runtime",
             "systemd_watchdog",
             "tcp_established",
             "unparked",

@@ -92,6 +92,8 @@ def test_each_service_is_found_with_its_own_finding(services: Lab) -> None:
         "talking": ((), {"journald_stdio"}),
         "private": ((*QUIET, "PrivateTmp=yes"), {"private_mounts"}),
         "pressed": ((*QUIET, "ManagedOOMMemoryPressure=kill"), {"systemd_oomd"}),
+        "limited": ((*QUIET, "RuntimeMaxSec=300"), {"systemd_runtime"}),
+        "daylong": ((*QUIET, "RuntimeMaxSec=86400"), {"systemd_runtime"}),
     }
     with services.watched() as lab:
         jobs = {name: service(lab, name, *properties) for name, (properties, _ids) in asked.items()}
@@ -108,6 +110,9 @@ def test_each_service_is_found_with_its_own_finding(services: Lab) -> None:
         assert told.processes[jobs["lasting"].pid]["ready"] == {"suspend": True, "dump": False, "migrate": False}
         assert told.processes[jobs["watched"].pid]["ready"]["suspend"] is False
         assert told.processes[jobs["pressed"].pid]["ready"]["dump"] is True
+        assert "of which 4 min are left" in words(told, jobs["limited"], "systemd_runtime")
+        assert of(told, jobs["daylong"], "warning") == {"systemd_runtime"}
+        assert told.processes[jobs["limited"].pid]["ready"]["suspend"] is False
 
 
 def test_a_watchdog_refuses_a_suspend_unless_it_is_allowed(services: Lab) -> None:
@@ -121,6 +126,25 @@ def test_a_watchdog_refuses_a_suspend_unless_it_is_allowed(services: Lab) -> Non
         refused.refused("watched.service has a watchdog of 300 s", "Override: allow: [systemd_watchdog]")
         allowed.ok(changed=True)
         back.ok(changed=True)
+
+
+def test_the_time_of_a_unit_refuses_a_suspend_until_it_is_lengthened_as_the_finding_says(services: Lab) -> None:
+    with services.watched() as lab:
+        job = service(lab, "limited", *QUIET, "RuntimeMaxSec=25")
+        (refused,) = lab.play(cuda("checkpointed", [job.pid]))
+        refused.refused("limited.service", "RuntimeMaxSec=", "Override: allow: [systemd_runtime]")
+        place = "/run/systemd/system/limited.service.d/runtime.conf"
+        assert place in refused.msg
+        lab.host.put(place, "[Service]\nRuntimeMaxSec=infinity\n")
+        lab.host.run("systemctl", "daemon-reload")
+        (done,) = lab.play(cuda("checkpointed", [job.pid]))
+        done.ok(changed=True)
+        lab.host.sh("while [ $(systemctl show -P ActiveEnterTimestampMonotonic limited) -gt "
+                    "$(awk '{ print int(($1 - 27) * 1000000) }' /proc/uptime) ]; do sleep 0.5; done")  # fmt: skip
+        assert lab.is_parked(job)
+        lab.play(cuda("running", [job.pid]))[0].ok(changed=True)
+        lab.end(job)
+        lab.host.sh(f"rm -r $(dirname {place}); systemctl daemon-reload")
 
 
 def test_what_a_process_has_open_is_found(services: Lab) -> None:

@@ -42,6 +42,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.strea
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.systemd import (
     SystemdOomd,
     SystemdRestart,
+    SystemdRuntime,
     SystemdWatchdog,
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.terminal import (
@@ -73,6 +74,7 @@ HAZARDS: Tuple[Hazard, ...] = (
     YamaPtrace(),
     ProfilerAttached(),
     SystemdWatchdog(),
+    SystemdRuntime(),
     ContainerProbe(),
     ParkUnsafeParent(),
     SystemdOomd(),

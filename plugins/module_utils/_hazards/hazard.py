@@ -142,6 +142,12 @@ def size(count: int) -> str:
     return f"{count / 1024:.0f} KiB" if abs(count) >= 1024 else f"{count} bytes"
 
 
+def span(seconds: float) -> str:
+    """Hours and minutes for a person."""
+    hours, minutes = divmod(int(seconds) // 60, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
+
 def plural(count: int, word: str) -> str:
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
 

@@ -105,6 +105,8 @@ SUSPEND: Dict[str, Expected] = {
     "container-probe": (("container_probe", "blocking", 0),),
     "kubernetes": (("container_probe", "blocking", 0),),
     "watchdog": (("systemd_watchdog", "blocking", 0),),
+    "runtime": (("systemd_runtime", "warning", 0),),
+    "runtime-short": (("systemd_runtime", "blocking", 0),),
     "oomd": (("systemd_oomd", "warning", 0),),
 }
 #: Of images; what is not here shows nothing. Those that can't be suspended at all are in it, too.

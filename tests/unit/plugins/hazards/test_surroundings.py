@@ -244,6 +244,26 @@ def test_mapped_libraries_that_an_upgrade_deleted() -> None:
     assert "mapped /usr/lib/libx.so.1 (3 MiB)" in the_only(evaluate(context(taken, "dump")), "deleted_file").evidence
 
 
+@pytest.mark.parametrize(
+    ("left", "severity", "words"),
+    [
+        (None, "", ""),
+        (7200.0, "warning", "for 24 h 0 min (RuntimeMaxSec=), of which 2 h 0 min are left"),
+        (600.0, "warning", "of which 10 min are left"),
+        (599.0, "blocking", "of which 9 min are left"),
+        (-1.0, "blocking", "and that is over"),
+    ],
+)
+def test_what_is_left_of_the_time_of_its_unit(left: float | None, severity: str, words: str) -> None:
+    taken = in_unit(recording("unit"), runtime=86400.0, runtime_left=left)
+    found = of(evaluate(context(taken)), "systemd_runtime")
+    assert [one.severity for one in found] == ([severity] if severity else [])
+    for one in found:
+        assert words in one.evidence and "RuntimeMaxSec=infinity" in one.remedy and "[Service]" in one.remedy
+        assert ".service.d/" in one.remedy and one.option == "systemd_runtime"
+    assert of(evaluate(context(taken, "dump")), "systemd_runtime") == []
+
+
 def test_what_was_restored_into_a_namespace_is_told_as_that_and_nothing_overrides_it() -> None:
     parent = Parent(77, "gpufleet-init", 77, ())
     taken = around(changed(recording("plain"), pid_namespace="1"), parent=parent, private_mounts=True)

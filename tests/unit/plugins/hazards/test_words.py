@@ -56,6 +56,7 @@ def test_options() -> None:
         "socket_option",
         "stopped",
         "systemd_restart",
+        "systemd_runtime",
         "systemd_watchdog",
         "tcp_established",
         "unparked",
