@@ -19,6 +19,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _image_logs
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _image_units as units
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import (
+    actions,
     compress,
     digest,
     images,
@@ -38,6 +39,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.manifest
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.read_tree import read_tree
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.run import Run, run
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.saved import forget
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.stillness import (
     end_tree,
     go_on,
@@ -227,19 +229,22 @@ class Dump:
         return tree
 
     def _criu(self, tree: Tree, chosen: criu_options.Chosen, leave: str) -> Tree:
-        saved = tuple(lifeline.save(member.identity) for member in tree.members)
-        lifeline.store(self._partial, saved)
         self._steps.begin("dump")
+        saved = lifeline.prepare(self._partial, [member.identity for member in tree.members])
         logged = os.path.join(self._partial, tool.DUMP_LOG)
         self._steps.details["log"] = logged
         argv = tool.dump_argv(self._job.criu, tree.root.pid, self._partial, chosen, leave)
-        done = run(argv, logged, self._job.options.step_timeout)
-        if done.rc is not None and [one for one in saved if lifeline.put_back(one)]:
+        try:
+            done = run(argv, logged, self._job.options.step_timeout, dumps=True)
+        finally:
+            hurt = [one for one in saved if lifeline.put_back(one)]
+        if hurt:
             self._steps.notes.append("criu was killed at work in the tree; what it had left there was taken out again")
-        if done.rc is not None:
-            lifeline.forget(self._partial)
+        forget(self._partial)
         after = read_tree(tree.root.pid)
         complete = done.rc == 0 and images.is_complete(self._partial, "dump", done.log)
+        if complete:
+            actions.put_right(self._partial, saved)
         if complete and leave == "killed" and after is None:
             self._ended = True
             return tree

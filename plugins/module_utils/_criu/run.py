@@ -19,7 +19,10 @@ import time
 from dataclasses import dataclass
 from typing import IO, Callable, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import watch
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.errors import CriuError
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import is_alive, read_identity
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_model import Identity
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Of a log: the kernel's and CRIU's versions stand at its head, what went wrong at its tail.
@@ -27,6 +30,7 @@ HEAD_BYTES = 64 << 10
 TAIL_BYTES = 1 << 20
 _GO = b"g"
 _NOT_BEGUN = 125
+_PAUSE = 0.01
 
 
 @dataclass(frozen=True)
@@ -40,25 +44,38 @@ class Run:
     note: str
 
 
-def run(argv: Sequence[str], log_path: str, seconds: float = 0.0, before: Optional[Callable[[int], str]] = None) -> Run:
+def run(
+    argv: Sequence[str],
+    log_path: str,
+    seconds: float = 0.0,
+    before: Optional[Callable[[int], str]] = None,
+    dumps: bool = False,
+) -> Run:
     """log_path: where CRIU is told to write its log, absolute; what is there is removed. seconds: how long to wait, 0
-    for as long as it takes; past them CRIU goes on. before: called with its PID before it begins.
+    for as long as it takes; past them CRIU goes on. before: called with its PID before it begins. dumps: it does, and
+    has ended when this returns, whatever that takes; past `seconds` by SIGKILL.
 
     Raises CriuError when it can't be started; what `before` raises, then it has not begun.
     """
     _remove(log_path)
     began = time.monotonic()
     with _scratch() as out:
-        child, told, go = _start(argv, out)
+        child, told, go = _start(argv, out, dumps)
         begun = False
         try:
             with os.fdopen(told, "rb", buffering=0) as answers:
                 criu = _line(answers, None)
                 if not criu:
                     raise _not_started(argv, "no process for it could be made")
+                identity = read_identity(int(criu))
                 note = before(int(criu)) if before is not None else ""
                 begun = os.write(go, _GO) == 1
                 status = _line(answers, began + seconds if seconds else None)
+                if dumps and status is None:
+                    _kill(int(criu))
+                    status = _line(answers, None)
+                if dumps and not status:
+                    _wait_end(identity, began + seconds if seconds else None)
         finally:
             os.close(go)
             if not begun:
@@ -73,6 +90,21 @@ def run(argv: Sequence[str], log_path: str, seconds: float = 0.0, before: Option
     return Run(rc, words, took, note)
 
 
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _wait_end(criu: Optional[Identity], end: Optional[float]) -> None:
+    """The process in between has been killed: nobody else waits for CRIU."""
+    while criu is not None and is_alive(criu):
+        if end is not None and time.monotonic() > end:
+            _kill(criu.pid)
+        time.sleep(_PAUSE)
+
+
 def _reap(child: int) -> None:
     """Its end hands on to init what CRIU has restored."""
     try:
@@ -81,7 +113,7 @@ def _reap(child: int) -> None:
         return  # the caller ignores SIGCHLD, so the kernel has done it
 
 
-def _start(argv: Sequence[str], out: IO[bytes]) -> Tuple[int, int, int]:
+def _start(argv: Sequence[str], out: IO[bytes], dumps: bool) -> Tuple[int, int, int]:
     """Its parent's PID, what that tells, and what lets it begin."""
     environment = _environment()
     told, tell = os.pipe()
@@ -89,7 +121,7 @@ def _start(argv: Sequence[str], out: IO[bytes]) -> Tuple[int, int, int]:
     child = os.fork()
     if child == 0:
         try:
-            _between(argv, environment, out.fileno(), tell, wait)
+            _between(argv, environment, out.fileno(), tell, wait, dumps)
         finally:
             os._exit(0)
     os.close(tell)
@@ -97,7 +129,7 @@ def _start(argv: Sequence[str], out: IO[bytes]) -> Tuple[int, int, int]:
     return child, told, go
 
 
-def _between(argv: Sequence[str], environment: Dict[str, str], out: int, tell: int, wait: int) -> None:
+def _between(argv: Sequence[str], environment: Dict[str, str], out: int, tell: int, wait: int, dumps: bool) -> None:
     os.setsid()
     _reset_signals()
     os.chdir("/")
@@ -115,7 +147,7 @@ def _between(argv: Sequence[str], environment: Dict[str, str], out: int, tell: i
             os._exit(_NOT_BEGUN)
     os.close(wait)
     os.write(tell, b"%d\n" % criu)
-    _pid, status = os.waitpid(criu, 0)
+    status = watch.wait(criu) if dumps else os.waitpid(criu, 0)[1]
     os.write(tell, b"%d\n" % (-os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)))
 
 
