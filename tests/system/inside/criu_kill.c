@@ -6,7 +6,7 @@
  *
  * CRIU_KILL_AT: the number of the call, 0 for none. CRIU_KILL_WHEN: "before" it, right "after" it, or "later", when
  * what the call has set going has had 3 ms. CRIU_KILL_COUNT: a file that gets the number of calls, if criu ends by
- * itself. Children of criu are left alone. */
+ * itself. CRIU_KILL_BOTH: its parent as well, first. Children of criu are left alone. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -46,6 +46,8 @@ __attribute__((destructor)) static void end(void)
 
 static void die(void)
 {
+	if (getenv("CRIU_KILL_BOTH"))
+		kill(getppid(), SIGKILL);
 	kill(self, SIGKILL);
 	for (;;)
 		pause();
