@@ -237,7 +237,8 @@ class Dump:
         try:
             done = run(argv, logged, self._job.options.step_timeout, dumps=True)
         finally:
-            hurt = [one for one in saved if lifeline.put_back(one)]
+            hurt, problems = lifeline.put_back_all(saved)
+            self._steps.notes.extend(problems)
         if hurt:
             self._steps.notes.append("criu was killed at work in the tree; what it had left there was taken out again")
         forget(self._partial)

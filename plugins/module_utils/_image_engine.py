@@ -250,8 +250,8 @@ class ImageEngine:
             if row.root.boot_id == read_boot_id():
                 subject.stopped.extend(one for one in row.stopped if is_alive(one) and one not in subject.stopped)
             subject.taken_over.append(row.run_id)
-            for saved in load(row.path + PARTIAL) if row.root.boot_id == read_boot_id() else ():
-                lifeline.put_back(saved)
+            if row.root.boot_id == read_boot_id():
+                subject.notes.extend(lifeline.put_back_all(load(row.path + PARTIAL))[1])
             if store.remove_partial_of(row.path):
                 subject.notes.append(f"removed what an interrupted run ({row.run_id}) had left of an image")
             self._journal.finish_image(row.id, "undone", f"its worker had died at step {row.step}")

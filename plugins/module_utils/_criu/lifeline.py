@@ -59,8 +59,7 @@ def prepare(directory: str, identities: Sequence[Identity]) -> Tuple[Saved, ...]
             if one.action:
                 traps.arm(one)
     except OSError:
-        for one in saved:
-            put_back(one)
+        put_back_all(saved)
         raise
     return saved
 
@@ -127,6 +126,18 @@ def descriptors(pid: int) -> FrozenSet[int]:
 
 
 # Afterwards
+
+
+def put_back_all(saved: Sequence[Saved]) -> Tuple[Tuple[Saved, ...], Tuple[str, ...]]:
+    """Those in which CRIU had left something, and words about those that could not be put back."""
+    hurt, problems = [], []
+    for one in saved:
+        try:
+            if put_back(one):
+                hurt.append(one)
+        except OSError as error:
+            problems.append(f"PID {one.identity.pid}: what CRIU has left in it can't be taken out: {error.strerror}")
+    return tuple(hurt), tuple(problems)
 
 
 def put_back(saved: Saved) -> bool:
