@@ -13,8 +13,9 @@ import os
 import platform
 import socket
 import time
+from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, ContextManager, Dict, List, Optional, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _image_logs
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _image_units as units
@@ -48,6 +49,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.stillnes
     who_ran,
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.tree import OpenRegular, Tree
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.writeback import Writeback
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import GpuSnapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._host import read_boot_id, read_host
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_job import ImageJob
@@ -96,11 +98,12 @@ class Dump:
         chosen = self._choose(tree)
         self._partial = store.make_partial(self._job.path)
         held = {one.pid: dict(one.device_bytes or {}) for one in self._subjects}
-        tree = self._write(tree, chosen, held)
-        files = images.regular_files(self._partial)
-        compressed = self._compress()
-        self._steps.begin("seal")
-        manifest = self._manifest(tree, chosen, held, compressed, files)
+        with self._written_back():
+            tree = self._write(tree, chosen, held)
+            files = images.regular_files(self._partial)
+            compressed = self._compress()
+            self._steps.begin("seal")
+            manifest = self._manifest(tree, chosen, held, compressed, files)
         write_manifest(self._partial, manifest)
         store.sync(self._partial)
         return self._details(tree, manifest)
@@ -257,6 +260,10 @@ class Dump:
             self._ended, self._partial = True, ""
             self._steps.details["log"] = logged
         raise self._refused(done, logged)
+
+    def _written_back(self) -> ContextManager[object]:
+        """Pages that are compressed next are not worth it."""
+        return Writeback(self._partial) if self._job.options.compress == "none" else nullcontext()
 
     def _refused(self, done: Run, logged: str) -> CriuError:
         """CRIU's own words, with what they mean. Its log would go with the incomplete image."""

@@ -138,7 +138,7 @@ def _between(argv: Sequence[str], environment: Dict[str, str], out: int, tell: i
     os.dup2(null, 0)
     os.dup2(out, 1)
     os.dup2(out, 2)
-    _close_all(frozenset((0, 1, 2, tell, wait)))
+    close_all(frozenset((0, 1, 2, tell, wait)))
     criu = os.fork()
     if criu == 0:
         try:
@@ -172,7 +172,8 @@ def _reset_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def _close_all(keep: FrozenSet[int]) -> None:
+def close_all(keep: FrozenSet[int]) -> None:
+    """Every descriptor but these."""
     for number in [int(name) for name in os.listdir("/proc/self/fd")]:
         if number not in keep:
             try:
