@@ -13,12 +13,14 @@ import os
 import platform
 import socket
 import time
+from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, ContextManager, Dict, List, Optional, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _image_logs
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _image_units as units
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import (
+    actions,
     compress,
     digest,
     images,
@@ -38,6 +40,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.manifest
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.read_tree import read_tree
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.run import Run, run
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.saved import forget
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.stillness import (
     end_tree,
     go_on,
@@ -46,6 +49,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.stillnes
     who_ran,
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.tree import OpenRegular, Tree
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.writeback import Writeback
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import GpuSnapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._host import read_boot_id, read_host
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_job import ImageJob
@@ -96,11 +100,12 @@ class Dump:
         chosen = self._choose(tree)
         self._partial = store.make_partial(self._job.path)
         held = {one.pid: dict(one.device_bytes or {}) for one in self._subjects}
-        tree = self._write(tree, chosen, held)
-        files = images.regular_files(self._partial)
-        compressed = self._compress()
-        self._steps.begin("seal")
-        manifest = self._manifest(tree, chosen, held, compressed, files)
+        with self._written_back():
+            tree = self._write(tree, chosen, held)
+            files = images.regular_files(self._partial)
+            compressed = self._compress()
+            self._steps.begin("seal")
+            manifest = self._manifest(tree, chosen, held, compressed, files)
         write_manifest(self._partial, manifest)
         store.sync(self._partial)
         self._steps.measured(DUMP_STEP, ("dump", "prove", "compress", "seal"), manifest.host_bytes)
@@ -241,19 +246,23 @@ class Dump:
         return tree
 
     def _criu(self, tree: Tree, chosen: criu_options.Chosen, leave: str) -> Tree:
-        saved = tuple(lifeline.save(member.identity) for member in tree.members)
-        lifeline.store(self._partial, saved)
         self._steps.begin("dump")
+        saved = lifeline.prepare(self._partial, [member.identity for member in tree.members])
         logged = os.path.join(self._partial, tool.DUMP_LOG)
         self._steps.details["log"] = logged
         argv = tool.dump_argv(self._job.criu, tree.root.pid, self._partial, chosen, leave)
-        done = run(argv, logged, self._job.options.step_timeout)
-        if done.rc is not None and [one for one in saved if lifeline.put_back(one)]:
+        try:
+            done = run(argv, logged, self._job.options.step_timeout, dumps=True)
+        finally:
+            hurt, problems = lifeline.put_back_all(saved)
+            self._steps.notes.extend(problems)
+        if hurt:
             self._steps.notes.append("criu was killed at work in the tree; what it had left there was taken out again")
-        if done.rc is not None:
-            lifeline.forget(self._partial)
+        forget(self._partial)
         after = read_tree(tree.root.pid)
         complete = done.rc == 0 and images.is_complete(self._partial, "dump", done.log)
+        if complete:
+            actions.put_right(self._partial, saved)
         if complete and leave == "killed" and after is None:
             self._ended = True
             return tree
@@ -265,6 +274,10 @@ class Dump:
             self._ended, self._partial = True, ""
             self._steps.details["log"] = logged
         raise self._refused(done, logged)
+
+    def _written_back(self) -> ContextManager[object]:
+        """Pages that are compressed next are not worth it."""
+        return Writeback(self._partial) if self._job.options.compress == "none" else nullcontext()
 
     def _refused(self, done: Run, logged: str) -> CriuError:
         """CRIU's own words, with what they mean. Its log would go with the incomplete image."""

@@ -23,6 +23,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import t
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.life import SPENT, living
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.place import PARTIAL
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.read_tree import read_tree
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.saved import load
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.stillness import go_on
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.store import Image
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.tool import Criu
@@ -249,8 +250,8 @@ class ImageEngine:
             if row.root.boot_id == read_boot_id():
                 subject.stopped.extend(one for one in row.stopped if is_alive(one) and one not in subject.stopped)
             subject.taken_over.append(row.run_id)
-            for saved in lifeline.load(row.path + PARTIAL) if row.root.boot_id == read_boot_id() else ():
-                lifeline.put_back(saved)
+            if row.root.boot_id == read_boot_id():
+                subject.notes.extend(lifeline.put_back_all(load(row.path + PARTIAL))[1])
             if store.remove_partial_of(row.path):
                 subject.notes.append(f"removed what an interrupted run ({row.run_id}) had left of an image")
             self._journal.finish_image(row.id, "undone", f"its worker had died at step {row.step}")

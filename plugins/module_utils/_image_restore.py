@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional
 
@@ -41,10 +42,12 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.run impo
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.stillness import end, end_tree, go_on
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.store import Image
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.tree import Tree
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.turn import in_turn
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._host import read_boot_id
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._huge_pages import huge_pages
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_job import ImageJob
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_lives import half_restored
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_steps import Steps
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_steps import Steps, own_identity
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_suspend import bring
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_images import RESTORE_STEP
@@ -110,7 +113,9 @@ class Restore:
         self._steps.begin("verify")
         # Sizes in any case: of a file of pages that is cut short, criu restore never finds the end.
         how = "full" if self._job.options.verify == "full" else "sizes"
-        problems = digest.verify(self._job.path, self._image.manifest.chunks, how)
+        # One image after another, each on all cores: the next is read while this one is brought back already.
+        with in_turn(os.path.join(tool.own_directory("turn"), "verify")) if how == "full" else nullcontext():
+            problems = digest.verify(self._job.path, self._image.manifest.chunks, how)
         if problems:
             raise CriuError(
                 self.name,
@@ -132,7 +137,8 @@ class Restore:
         try:
             self._steps.begin("restore")
             write_life(self._job.path, life)
-            tree = self._criu(directory, life)
+            with huge_pages(self._journal, own_identity(), self._job.options.cuda.huge_pages, self._steps.notes):
+                tree = self._criu(directory, life)
         finally:
             if unpacked:
                 compress.discard(unpacked)

@@ -320,9 +320,11 @@ class Journal:
         status: Optional[str] = None,
         stopped: Optional[Sequence[Identity]] = None,
         message: Optional[str] = None,
+        durable: bool = True,
     ) -> None:
-        """About to make this step. None leaves a field as it is. Raises KeyError for an id that there is none of."""
-        self._images.change(image, step, status, stopped, message)
+        """About to make this step. None leaves a field as it is. durable: see JournalFile.transaction. Raises KeyError
+        for an id that there is none of."""
+        self._images.change(image, step, status, stopped, message, durable=durable)
 
     def finish_image(self, image: int, status: str, message: str = "") -> None:
         """What became of it: nobody is at work on it any more. Raises KeyError for an id that there is none of."""

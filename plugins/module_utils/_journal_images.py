@@ -135,6 +135,7 @@ class Images:
         stopped: Optional[Sequence[Identity]] = None,
         message: Optional[str] = None,
         finished: bool = False,
+        durable: bool = True,
     ) -> None:
         """None leaves a field as it is. Raises KeyError for an id that there is none of, ValueError for a status that
         there is none of."""
@@ -147,7 +148,7 @@ class Images:
             columns["stopped"] = json.dumps([[one.pid, one.start_ticks, one.boot_id] for one in stopped])
         if message is not None:
             columns["message"] = message
-        with self._file.transaction() as connection:
+        with self._file.transaction(durable) as connection:
             cursor = connection.execute(
                 f"UPDATE images SET {', '.join(name + ' = ?' for name in columns)} WHERE id = ?",
                 (*columns.values(), number),

@@ -19,17 +19,19 @@ import time
 from dataclasses import dataclass
 from typing import IO, Callable, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import namespace
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import namespace, watch
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.errors import CriuError
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import is_alive, read_identity
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_model import Identity
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Of a log: the kernel's and CRIU's versions stand at its head, what went wrong at its tail.
 HEAD_BYTES = 64 << 10
 TAIL_BYTES = 1 << 20
-#: Seconds between two looks at a CRIU that is at work.
-PAUSE = 0.01
 _GO = b"g"
 _NOT_BEGUN = 125
+#: Seconds between two looks at a CRIU that is at work.
+_PAUSE = 0.01
 
 
 @dataclass(frozen=True)
@@ -50,30 +52,38 @@ def run(
     before: Optional[Callable[[int], str]] = None,
     meanwhile: Optional[Callable[[int], bool]] = None,
     new_namespace: bool = False,
+    dumps: bool = False,
 ) -> Run:
     """log_path: where CRIU is told to write its log, absolute; what is there is removed. seconds: how long to wait, 0
     for as long as it takes; past them CRIU goes on. before: called with its PID before it begins. meanwhile: called
     with it again and again while it is at work, until it returns True; must not raise. new_namespace: in a PID
-    namespace of its own, whose first process is its parent; see namespace.py.
+    namespace of its own, whose first process is its parent; see namespace.py. dumps: it does, and has ended when this
+    returns, whatever that takes; past `seconds` by SIGKILL. A dump is in no new namespace.
 
     Raises CriuError when it can't be started; what `before` raises, then it has not begun.
     """
     _remove(log_path)
     began = time.monotonic()
     with _scratch() as out:
-        child, told, go = _start(argv, out, new_namespace)
+        child, told, go = _start(argv, out, new_namespace, dumps)
         begun = False
         try:
             with os.fdopen(told, "rb", buffering=0) as answers:
                 criu = _first_child(answers) if new_namespace else int(_line(answers, None) or 0)
                 if not criu:
                     raise _not_started(argv, _read(out).strip() or "no process for it could be made")
+                identity = read_identity(criu)
                 note = before(criu) if before is not None else ""
                 begun = os.write(go, _GO) == 1
                 end = began + seconds if seconds else None
                 if meanwhile is not None:
                     _meanwhile(answers, end, meanwhile, criu)
                 status = _line(answers, end)
+                if dumps and status is None:
+                    _kill(criu)
+                    status = _line(answers, None)
+                if dumps and not status:
+                    _wait_end(identity, end)
         finally:
             os.close(go)
             if not begun:
@@ -95,6 +105,21 @@ def _first_child(answers: IO[bytes]) -> int:
     return namespace.child_of(first) if first and namespace.READY + b"\n" in lines else 0
 
 
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _wait_end(criu: Optional[Identity], end: Optional[float]) -> None:
+    """The process in between has been killed: nobody else waits for CRIU."""
+    while criu is not None and is_alive(criu):
+        if end is not None and time.monotonic() > end:
+            _kill(criu.pid)
+        time.sleep(_PAUSE)
+
+
 def _reap(child: int) -> None:
     """Its end hands on to init what CRIU has restored."""
     try:
@@ -103,7 +128,7 @@ def _reap(child: int) -> None:
         return  # the caller ignores SIGCHLD, so the kernel has done it
 
 
-def _start(argv: Sequence[str], out: IO[bytes], new_namespace: bool) -> Tuple[int, int, int]:
+def _start(argv: Sequence[str], out: IO[bytes], new_namespace: bool, dumps: bool) -> Tuple[int, int, int]:
     """Its parent's PID, what that tells, and what lets it begin."""
     environment = _environment()
     told, tell = os.pipe()
@@ -111,7 +136,7 @@ def _start(argv: Sequence[str], out: IO[bytes], new_namespace: bool) -> Tuple[in
     child = os.fork()
     if child == 0:
         try:
-            _between(argv, environment, out.fileno(), tell, wait, new_namespace)
+            _between(argv, environment, out.fileno(), tell, wait, new_namespace, dumps)
         finally:
             os._exit(0)
     os.close(tell)
@@ -120,7 +145,13 @@ def _start(argv: Sequence[str], out: IO[bytes], new_namespace: bool) -> Tuple[in
 
 
 def _between(
-    argv: Sequence[str], environment: Dict[str, str], out: int, tell: int, wait: int, new_namespace: bool
+    argv: Sequence[str],
+    environment: Dict[str, str],
+    out: int,
+    tell: int,
+    wait: int,
+    new_namespace: bool,
+    dumps: bool,
 ) -> None:
     os.setsid()
     _reset_signals()
@@ -130,7 +161,7 @@ def _between(
     os.dup2(null, 0)
     os.dup2(out, 1)
     os.dup2(out, 2)
-    _close_all(frozenset((0, 1, 2, tell, wait)))
+    close_all(frozenset((0, 1, 2, tell, wait)))
 
     def become() -> None:
         try:
@@ -149,7 +180,7 @@ def _between(
         become()
     os.close(wait)
     os.write(tell, b"%d\n" % criu)
-    _pid, status = os.waitpid(criu, 0)
+    status = watch.wait(criu) if dumps else os.waitpid(criu, 0)[1]
     os.write(tell, b"%d\n" % (-os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)))
 
 
@@ -174,7 +205,8 @@ def _reset_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def _close_all(keep: FrozenSet[int]) -> None:
+def close_all(keep: FrozenSet[int]) -> None:
+    """Every descriptor but these."""
     for number in [int(name) for name in os.listdir("/proc/self/fd")]:
         if number not in keep:
             try:
@@ -208,7 +240,7 @@ def _line(stream: IO[bytes], end: Optional[float]) -> Optional[bytes]:
 
 def _meanwhile(stream: IO[bytes], end: Optional[float], look: Callable[[int], bool], criu: int) -> None:
     """Until there is something to read, the time is over, or nothing more to look for."""
-    while not select.select([stream], [], [], PAUSE)[0]:
+    while not select.select([stream], [], [], _PAUSE)[0]:
         if look(criu) or (end is not None and time.monotonic() > end):
             return
 
