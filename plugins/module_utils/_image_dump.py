@@ -39,6 +39,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.manifest
     write_manifest,
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.read_tree import read_tree
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.reserve import Reserve
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.run import Run, run
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.saved import forget
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.stillness import (
@@ -80,6 +81,7 @@ class Dump:
         self._partial = ""
         self._tree: Optional[Tree] = None
         self._ended = False
+        self._reserve = Reserve(os.path.dirname(job.options.journal))
         self.is_open = True
 
     @property
@@ -123,6 +125,7 @@ class Dump:
             )
         self._steps.begin("rename")
         store.seal(self._partial, self._job.path)
+        self._reserve.release()
         self._partial = ""
         if self._job.options.leave_running:
             problems = self._let_go_on()
@@ -139,6 +142,7 @@ class Dump:
 
     def undo(self, status: str) -> Tuple[str, ...]:
         """Everything as it was; the incomplete image goes. Returns what could not be."""
+        self._reserve.release()
         self._steps.begin("undo")
         problems = list(self._let_go_on())
         if self._partial:
