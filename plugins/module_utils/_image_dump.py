@@ -242,7 +242,7 @@ class Dump:
         self._steps.details["log"] = logged
         argv = tool.dump_argv(self._job.criu, tree.root.pid, self._partial, chosen, leave)
         try:
-            done = run(argv, logged, self._job.options.step_timeout, dumps=True)
+            done = run(argv, logged, dumps=True)
         finally:
             hurt, problems = lifeline.put_back_all(saved)
             self._steps.notes.extend(problems)

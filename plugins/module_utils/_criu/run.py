@@ -53,7 +53,7 @@ def run(
 ) -> Run:
     """log_path: where CRIU is told to write its log, absolute; what is there is removed. seconds: how long to wait, 0
     for as long as it takes; past them CRIU goes on. before: called with its PID before it begins. dumps: it does, and
-    has ended when this returns, whatever that takes; past `seconds` by SIGKILL.
+    is watched, so that its death costs no process (`watch`); it has ended when this returns, whatever that takes.
 
     Raises CriuError when it can't be started; what `before` raises, then it has not begun.
     """
@@ -70,12 +70,9 @@ def run(
                 identity = read_identity(int(criu))
                 note = before(int(criu)) if before is not None else ""
                 begun = os.write(go, _GO) == 1
-                status = _line(answers, began + seconds if seconds else None)
-                if dumps and status is None:
-                    _kill(int(criu))
-                    status = _line(answers, None)
-                if dumps and not status:
-                    _wait_end(identity, began + seconds if seconds else None)
+                status = _line(answers, began + seconds if seconds and not dumps else None)
+                while dumps and not status and identity is not None and is_alive(identity):
+                    time.sleep(_PAUSE)  # who waited for it has been killed
         finally:
             os.close(go)
             if not begun:
@@ -88,21 +85,6 @@ def run(
     if rc == _NOT_BEGUN:
         raise _not_started(argv, words.strip() or "it could not be executed")
     return Run(rc, words, took, note)
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-
-
-def _wait_end(criu: Optional[Identity], end: Optional[float]) -> None:
-    """The process in between has been killed: nobody else waits for CRIU."""
-    while criu is not None and is_alive(criu):
-        if end is not None and time.monotonic() > end:
-            _kill(criu.pid)
-        time.sleep(_PAUSE)
 
 
 def _reap(child: int) -> None:
