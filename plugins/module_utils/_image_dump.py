@@ -39,6 +39,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.manifest
     write_manifest,
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.read_tree import read_tree
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.reserve import Reserve
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.run import Run, run
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.saved import forget
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.stillness import (
@@ -82,6 +83,7 @@ class Dump:
         self._partial = ""
         self._tree: Optional[Tree] = None
         self._ended = False
+        self._reserve = Reserve(os.path.dirname(job.options.journal))
         self.is_open = True
 
     @property
@@ -126,6 +128,7 @@ class Dump:
             )
         self._steps.begin("rename")
         store.seal(self._partial, self._job.path)
+        self._reserve.release()
         self._partial = ""
         if self._job.options.leave_running:
             problems = self._let_go_on()
@@ -153,6 +156,7 @@ class Dump:
 
     def undo(self, status: str) -> Tuple[str, ...]:
         """Everything as it was; the incomplete image goes. Returns what could not be."""
+        self._reserve.release()
         self._steps.begin("undo")
         problems = list(self._let_go_on())
         if self._partial:
@@ -252,7 +256,7 @@ class Dump:
         self._steps.details["log"] = logged
         argv = tool.dump_argv(self._job.criu, tree.root.pid, self._partial, chosen, leave)
         try:
-            done = run(argv, logged, self._job.options.step_timeout, dumps=True)
+            done = run(argv, logged, dumps=True)
         finally:
             hurt, problems = lifeline.put_back_all(saved)
             self._steps.notes.extend(problems)

@@ -22,7 +22,6 @@ from typing import IO, Callable, Dict, FrozenSet, List, Optional, Sequence, Tupl
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import namespace, watch
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.errors import CriuError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import is_alive, read_identity
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_model import Identity
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Of a log: the kernel's and CRIU's versions stand at its head, what went wrong at its tail.
@@ -57,8 +56,9 @@ def run(
     """log_path: where CRIU is told to write its log, absolute; what is there is removed. seconds: how long to wait, 0
     for as long as it takes; past them CRIU goes on. before: called with its PID before it begins. meanwhile: called
     with it again and again while it is at work, until it returns True; must not raise. new_namespace: in a PID
-    namespace of its own, whose first process is its parent; see namespace.py. dumps: it does, and has ended when this
-    returns, whatever that takes; past `seconds` by SIGKILL. A dump is in no new namespace.
+    namespace of its own, whose first process is its parent; see namespace.py. dumps: it does, and is watched, so that
+    its death costs no process (`watch`); it has ended when this returns, whatever that takes. A dump is in no new
+    namespace.
 
     Raises CriuError when it can't be started; what `before` raises, then it has not begun.
     """
@@ -75,15 +75,12 @@ def run(
                 identity = read_identity(criu)
                 note = before(criu) if before is not None else ""
                 begun = os.write(go, _GO) == 1
-                end = began + seconds if seconds else None
+                end = began + seconds if seconds and not dumps else None
                 if meanwhile is not None:
                     _meanwhile(answers, end, meanwhile, criu)
                 status = _line(answers, end)
-                if dumps and status is None:
-                    _kill(criu)
-                    status = _line(answers, None)
-                if dumps and not status:
-                    _wait_end(identity, end)
+                while dumps and not status and identity is not None and is_alive(identity):
+                    time.sleep(_PAUSE)  # who waited for it has been killed
         finally:
             os.close(go)
             if not begun:
@@ -103,21 +100,6 @@ def _first_child(answers: IO[bytes]) -> int:
     lines = [_line(answers, None) or b"" for _number in range(2)]
     first = next((int(line) for line in lines if line.strip().isdigit()), 0)
     return namespace.child_of(first) if first and namespace.READY + b"\n" in lines else 0
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-
-
-def _wait_end(criu: Optional[Identity], end: Optional[float]) -> None:
-    """The process in between has been killed: nobody else waits for CRIU."""
-    while criu is not None and is_alive(criu):
-        if end is not None and time.monotonic() > end:
-            _kill(criu.pid)
-        time.sleep(_PAUSE)
 
 
 def _reap(child: int) -> None:

@@ -221,3 +221,24 @@ def test_head_and_tail_of_a_large_one(log: str, monkeypatch: pytest.MonkeyPatch)
     Path(log).write_bytes(b"0123456789....abcde")
     assert read_log(log) == "0123456789\n... 4 bytes left out ...\nabcde"
     assert read_log(log + ".not") == ""
+
+
+def test_a_criu_that_dumps_has_ended_when_it_returns(tmp_path: Path, log: str) -> None:
+    """Also where the process in between is killed, and nobody knows its status."""
+    assert run(script(tmp_path / "criu", "sleep 0.3; exit 5"), log, 0.1, dumps=True).rc == 5
+    done = run(script(tmp_path / "criu", f"kill -9 $PPID; sleep 0.5; touch {tmp_path}/ended"), log, dumps=True)
+    assert done.rc is None and (tmp_path / "ended").exists()
+
+
+def test_a_criu_that_dumps_can_be_stopped_and_continued(tmp_path: Path, log: str) -> None:
+    """Its tracer takes no signal from it."""
+    command = "sh -c 'sleep 0.3; kill -CONT '$$ & kill -STOP $$; trap 'exit 6' USR1; kill -USR1 $$; exit 1"
+    done = run(script(tmp_path / "criu", command), log, dumps=True)
+    assert done.rc == 6 and done.seconds >= 0.3
+
+
+def test_what_a_criu_that_dumps_leaves_in_its_session_ends(tmp_path: Path, log: str) -> None:
+    done = run(script(tmp_path / "criu", f"sleep 100 & echo $! >{tmp_path}/left; kill -9 $$"), log, dumps=True)
+    assert done.rc == -9
+    left = int((tmp_path / "left").read_text())
+    wait_for(lambda: not psutil.pid_exists(left) or psutil.Process(left).status() == psutil.STATUS_ZOMBIE)
