@@ -233,15 +233,13 @@ class Bench:
         """GiB/s."""
         threads = len(os.sched_getaffinity(0))
         share = max(64 * MIB, self.bytes // 8)
-        found = {}
-        for count in (1, threads):
-            seconds = _each(count, lambda: _hash_alone(share))
-            found[f"SHA-256 of 256 KiB in the core's cache, threads: {count}"] = _rate(share * count, seconds)
-        found[f"reading the files, no SHA-256, threads: {threads}"] = _rate(
-            self.bytes, clock(lambda: self._read(threads))
-        )
-        found["sealing, threads: 1"] = _rate(self.bytes, clock(lambda: digest(self.directory, self.names, parallel=1)))
-        return found
+        return {
+            "hash, one": _rate(share, _each(1, lambda: _hash_alone(share))),
+            "hash, all": _rate(share * threads, _each(threads, lambda: _hash_alone(share))),
+            "read, one": _rate(self.bytes, clock(lambda: self._read(1))),
+            "read, all": _rate(self.bytes, clock(lambda: self._read(threads))),
+            "seal, one": _rate(self.bytes, clock(lambda: digest(self.directory, self.names, parallel=1))),
+        }
 
     def _read(self, threads: int) -> None:
         step = 16 * MIB

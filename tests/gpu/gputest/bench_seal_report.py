@@ -78,11 +78,23 @@ def page(record: Dict[str, Any]) -> str:
         )
     if not meta["libcrypto"]:
         parts.append("This sha256sum computes without libcrypto, and so without sha_ni: that makes it slower.\n")
-    if record.get("alone"):
-        parts.append("What it is made of:\n")
-        parts.append("| | GiB/s |\n|---|---|\n" + "".join(f"| {a} | {b:.2f} |\n" for a, b in record["alone"].items()))
+    parts.append(_alone(record))
     parts.append(f"Read from the disk meanwhile: {max(one['read'] for one in rounds) / (1 << 20):.1f} MiB at most.\n")
     return "\n".join(parts)
+
+
+def _alone(record: Dict[str, Any]) -> str:
+    alone = record["alone"]
+    lines = ["What it is made of, measured once afterwards:\n\n| | GiB/s on one thread | on all | times |\n"]
+    lines.append(f"|{'---|' * 4}\n")
+    sealed = record["bytes"] / _GIB / median(record["rounds"], SEAL)
+    for name, one, many in (
+        ("SHA-256 of 256 KiB again and again, in the cache of the core", alone["hash, one"], alone["hash, all"]),
+        ("reading the files without SHA-256", alone["read, one"], alone["read, all"]),
+        (SEAL, alone["seal, one"], sealed),
+    ):
+        lines.append(f"| {name} | {one:.2f} | {many:.2f} | {many / one:.2f} |\n")
+    return "".join(lines)
 
 
 def _cores(meta: Dict[str, Any]) -> str:
