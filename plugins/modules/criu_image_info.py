@@ -331,7 +331,7 @@ images:
       returned: success
       type: list
       elements: str
-      sample: ["pages-1.img is damaged: chunk 3 of 128 (from byte 134217728) differs"]
+      sample: ["pages-1.img is damaged: chunk 33 of 2048 (from byte 134217728) differs"]
     run_id:
       description: The run of M(gpufleet.checkpoint.criu_image) that made it.
       returned: success

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-import threading
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Dict, List, Sequence, Tuple
@@ -16,7 +16,10 @@ from typing import Dict, List, Sequence, Tuple
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.content import is_content
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import printable
 
-CHUNK = 64 << 20
+#: Of an image up to 128 GiB: enough that hardly a core is idle at the end, when the last ones are being hashed. The
+#: manifest has a line for each, so that larger images get no smaller ones.
+_CHUNKS = 2048
+_SMALLEST, _LARGEST = 4 << 20, 64 << 20
 #: What is read at once: it stays in the cache of a core until it is hashed.
 _BUFFER = 1 << 20
 
@@ -47,14 +50,24 @@ class _Changed(Exception):
     pass
 
 
-def digest(directory: str, names: Sequence[str], chunk: int = CHUNK, parallel: int = 0) -> Tuple[FileDigest, ...]:
-    """Of these files of the directory. chunk: bytes. parallel: threads, 0 for one per core that may be used.
+def chunk_bytes(total: int) -> int:
+    """Of an image of so many bytes: a power of two."""
+    chunk = _SMALLEST
+    while chunk < _LARGEST and chunk * _CHUNKS < total:
+        chunk *= 2
+    return chunk
+
+
+def digest(directory: str, names: Sequence[str], chunk: int = 0, parallel: int = 0) -> Tuple[FileDigest, ...]:
+    """Of these files of the directory. chunk: bytes, 0 for chunk_bytes(). parallel: threads, 0 for one per core that
+    may be used.
 
     Raises OSError: a file is missing, no regular one, or changes its size while it is read.
     """
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         sizes = {name: _size(handle, name) for name in names}
+        chunk = chunk or chunk_bytes(sum(sizes.values()))
         tasks = [task for name in names for task in _tasks(handle, name, sizes[name], chunk)]
         try:
             sums = _run(tasks, parallel)
@@ -141,29 +154,40 @@ def _tasks(handle: int, name: str, size: int, chunk: int) -> List[_Task]:
 
 
 def _run(tasks: Sequence[_Task], parallel: int, keep_going: bool = False) -> List[str]:
-    """keep_going: a task that fails gives "!" and its error."""
-    local = threading.local()
+    """In the order of the tasks. keep_going: a task that fails gives "!" and its error; otherwise none is begun after
+    it, and its error is raised."""
+    sums = [""] * len(tasks)
+    left = deque(enumerate(tasks))
 
-    def one(task: _Task) -> str:
-        buffer = getattr(local, "buffer", None)
-        if buffer is None:
-            buffer = local.buffer = memoryview(bytearray(_BUFFER))
-        try:
-            return _hash(task, buffer)
-        except _Changed:
-            if keep_going:
-                return "!it changes while it is read"
-            raise
-        except OSError as error:
-            if keep_going:
-                return f"!{error.strerror or error}"
-            raise
+    def work() -> None:
+        buffer = memoryview(bytearray(_BUFFER))
+        while True:
+            try:
+                index, task = left.popleft()
+            except IndexError:
+                return
+            try:
+                sums[index] = _hash(task, buffer)
+            except (_Changed, OSError) as error:
+                if not keep_going:
+                    left.clear()
+                    raise
+                sums[index] = f"!{_words(error)}"
 
     threads = min(parallel or len(os.sched_getaffinity(0)), len(tasks))
     if threads <= 1:
-        return [one(task) for task in tasks]
+        work()
+        return sums
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(one, tasks))
+        for one in [pool.submit(work) for _number in range(threads)]:
+            one.result()
+    return sums
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return "it changes while it is read"
 
 
 def _hash(task: _Task, buffer: memoryview) -> str:

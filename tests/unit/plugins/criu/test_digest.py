@@ -3,14 +3,22 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Checksums: what differs is found, and named."""
 
+import errno
 import hashlib
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.digest import FileDigest, digest, verify
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import digest as module
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.digest import (
+    FileDigest,
+    chunk_bytes,
+    digest,
+    verify,
+)
 
 CHUNK = 1000
 SIZES = {"empty": 0, "one": 1, "exact": CHUNK, "more": CHUNK + 1, "many": 7 * CHUNK + 13}
@@ -43,6 +51,31 @@ def test_a_chunk_larger_than_what_is_read_at_once(tmp_path: Path) -> None:
     (one,) = digest(str(tmp_path), ["a"], 4 << 20)
     assert one.sha256s == (hashlib.sha256(data[: 4 << 20]).hexdigest(), hashlib.sha256(data[4 << 20 :]).hexdigest())
     assert verify(str(tmp_path), [one], "full") == ()
+
+
+@pytest.mark.parametrize(
+    ("total", "mib"),
+    [(0, 4), (8 << 30, 4), ((8 << 30) + 1, 8), (16 << 30, 8), (40 << 30, 32), (128 << 30, 64), (2 << 40, 64)],
+)
+def test_a_small_image_has_small_chunks_and_a_large_one_no_larger_ones_than_64_mib(total: int, mib: int) -> None:
+    assert chunk_bytes(total) == mib << 20
+
+
+def test_all_files_of_an_image_have_chunks_of_the_size_that_all_of_them_give(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        with open(tmp_path / name, "wb") as file:
+            file.truncate(5 << 20)
+    digests = digest(str(tmp_path), ["a", "b"])
+    assert [(one.chunk_bytes, len(one.sha256s)) for one in digests] == [(4 << 20, 2), (4 << 20, 2)]
+    assert verify(str(tmp_path), digests, "full") == ()
+
+
+def test_the_cores_are_busy_to_nearly_the_end() -> None:
+    """Chunks of one size, taken in turn: in the last turn some cores have none."""
+    total = (8 << 30) + 1
+    count = -(-total // chunk_bytes(total))
+    for cores in (16, 32, 64):
+        assert count / cores / -(-count // cores) > 0.9
 
 
 @pytest.mark.parametrize("how", ["none", "sizes", "full"])
@@ -135,6 +168,44 @@ def test_a_file_that_is_missing_can_not_be_hashed(image: Path) -> None:
         verify(str(image), (), "half")
     with pytest.raises(FileNotFoundError):
         verify(str(image / "elsewhere"), (), "full")
+
+
+@pytest.mark.parametrize("parallel", [1, 4])
+def test_after_an_error_sealing_begins_nothing_more_and_verifying_goes_on(
+    image: Path, monkeypatch: pytest.MonkeyPatch, parallel: int
+) -> None:
+    digests = taken(image)
+    begun = []
+
+    def broken(task: Any, _buffer: memoryview) -> str:
+        begun.append((task.name, task.start))
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(module, "_hash", broken)
+    with pytest.raises(OSError, match="Input/output error"):
+        taken(image, parallel)
+    assert 1 <= len(begun) <= parallel
+    del begun[:]
+    problems = verify(str(image), digests, "full", parallel)
+    assert len(problems) == len(begun) == len(set(begun)) == sum(len(one.sha256s) for one in digests)
+    assert "many can't be read in chunk 4 of 8 (from byte 3000): Input/output error" in problems
+
+
+def test_a_file_that_grows_while_it_is_read_is_named(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digests = taken(image)
+    hash_one = module._hash
+
+    def grown(task: Any, buffer: memoryview) -> str:
+        if task.name == "one":
+            os.truncate(image / "one", 2)
+        return hash_one(task, buffer)
+
+    monkeypatch.setattr(module, "_hash", grown)
+    with pytest.raises(OSError, match=r"/one changes while it is read"):
+        taken(image)
+    os.truncate(image / "one", 1)
+    (problem,) = verify(str(image), digests, "full")
+    assert problem == "one can't be read in chunk 1 of 1 (from byte 0): it changes while it is read"
 
 
 def test_no_descriptor_is_left_open(image: Path) -> None:
