@@ -82,7 +82,7 @@ def of_host(host: Host) -> str:
         return ""
     if host.outcome == record.LOST or host.lost:
         return (
-            "Read below what is gone; what lives is restored by the same command or by "
+            "Some of its processes are gone, each with the reason. What lives is restored by the same command or by "
             f"{RECOVER}. The host is released only once gpu_drain_accept_loss: true says that the loss is known"
         )
     if host.outcome == record.UNDONE:
