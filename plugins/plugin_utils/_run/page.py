@@ -233,8 +233,8 @@ def _link(host: Host, places: Mapping[str, str]) -> str:
 
 def _held(host: Host, now: float) -> str:
     """How long the run had the host, pauses between two attempts included only where it had it all the while."""
-    phases = [bar for bar in timeline.bars(host, now) if bar.entry.phase]
+    phases = [span for span in timeline.spans(host, now) if span.entry.phase]
     if not phases:
         return ""
-    text = words.duration(sum(bar.end - bar.begin for bar in phases))
-    return f"{text} so far" if any(bar.open for bar in phases) else text
+    text = words.duration(sum(span.end - span.begin for span in phases))
+    return f"{text} so far" if any(span.open for span in phases) else text

@@ -17,7 +17,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run.page_part
     shown,
     table,
 )
-from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run.page_timeline import Bar
+from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run.page_timeline import Span
 from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run.record import Host, Run
 
 
@@ -56,8 +56,8 @@ def _steps(run: Run, host: Host, now: float) -> Iterable[str]:
     yield '<th scope="col" class="number">Took</th><th scope="col">Over time</th></tr></thead>'
     before = 0
     yield "<tbody>"
-    for bar in timeline.bars(host, axis.end):
-        entry = bar.entry
+    for span in timeline.spans(host, axis.end):
+        entry = span.entry
         if entry.attempt != before and (before or entry.attempt > 1):
             yield f'</tbody><tbody><tr class="again"><th colspan="4" scope="rowgroup">Attempt {entry.attempt}</th></tr>'
         before = entry.attempt
@@ -65,21 +65,21 @@ def _steps(run: Run, host: Host, now: float) -> Iterable[str]:
         mark = ' <span class="failed">\u2715 failed</span>' if entry.failed else ""
         yield f'<tr><td class="step{inner}">{shown(entry.what.replace("_", " "))}{mark}</td>'
         yield f'<td class="number">{shown(axis.clock(entry.began))}</td>'
-        yield f'<td class="number">{shown(_lasted(bar))}</td>'
-        yield f'<td class="line">{timeline.step(bar, axis, again)}</td></tr>'
+        yield f'<td class="number">{shown(_lasted(span))}</td>'
+        yield f'<td class="line">{timeline.step(span, axis, again)}</td></tr>'
         if entry.text and entry.text != host.message:
             yield f'<tr class="note"><td colspan="4" class="said soft">{shown(entry.text)}</td></tr>'
     yield "</tbody></table>"
 
 
-def _lasted(bar: Bar) -> str:
-    entry = bar.entry
+def _lasted(span: Span) -> str:
+    entry = span.entry
     if entry.what in record.LAST_PHASES:
         return ""
-    if bar.open and not entry.phase:
+    if span.open and not entry.phase:
         return "no end told"
-    text = words.duration(bar.end - bar.begin)
-    if bar.open:
+    text = words.duration(span.end - span.begin)
+    if span.open:
         text = f"{text} so far"
     return text
 

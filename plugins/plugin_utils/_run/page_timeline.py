@@ -84,24 +84,24 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Bar:
+class Span:
     entry: Entry
     begin: float
     end: float
     open: bool
 
 
-def bars(host: Host, end: float) -> List[Bar]:
+def spans(host: Host, end: float) -> List[Span]:
     """Phases last until the next, or `end` of the axis. What has no end lasts as long as nothing else was told: for
     ever if it is the last word."""
     entries = sorted(host.timeline, key=lambda entry: (entry.began, not entry.phase))
     made = []
     for index, entry in enumerate(entries):
         if entry.ended is not None:
-            made.append(Bar(entry, entry.began, entry.ended, False))
+            made.append(Span(entry, entry.began, entry.ended, False))
             continue
         later = [one.began for one in entries[index + 1 :] if one.phase or not entry.phase]
-        made.append(Bar(entry, entry.began, max(later[0] if later else end, entry.began), True))
+        made.append(Span(entry, entry.began, max(later[0] if later else end, entry.began), True))
     return made
 
 
@@ -134,24 +134,24 @@ def scale(axis: Axis) -> str:
 def line(host: Host, axis: Axis, attempts: Sequence[float]) -> str:
     """One host: its phases behind each other, its hooks as a thin line below, and how it ended. attempts: when later
     attempts began."""
-    shown = bars(host, axis.end)
+    shown = spans(host, axis.end)
     parts = [f'<svg width="100%" height="24" role="img" aria-label="{_escaped(_told(host, axis))}">']
     parts += [_upright("grid", axis.percent(at), 24) for at, _text in axis.ticks()]
-    for bar in shown:
-        parts.append(_phase(bar, axis) if bar.entry.phase else _rect(bar, axis, 20, 3))
+    for span in shown:
+        parts.append(_phase(span, axis) if span.entry.phase else _rect(span, axis, 20, 3))
     parts += [_upright("again", axis.percent(at), 24) for at in attempts if axis.begin < at < axis.end]
     sign, kind = SIGNS[host.outcome]
     if shown and sign and host.outcome != record.IN_PROGRESS:
-        where = max(sum(_place(bar, axis)) for bar in shown)
+        where = max(sum(_place(span, axis)) for span in shown)
         parts.append(f'<text class="end {kind}" x="{round(where, 3)}%" dx="3" y="16">{sign}</text>')
     return "".join([*parts, "</svg>"])
 
 
-def step(bar: Bar, axis: Axis, attempts: Sequence[float]) -> str:
+def step(span: Span, axis: Axis, attempts: Sequence[float]) -> str:
     """One entry on a line of its own. The words beside it say the same."""
     parts = ['<svg width="100%" height="14" aria-hidden="true">']
     parts += [_upright("again", axis.percent(at), 14) for at in attempts if axis.begin < at < axis.end]
-    parts += [_rect(bar, axis, 2, 10), "</svg>"]
+    parts += [_rect(span, axis, 2, 10), "</svg>"]
     return "".join(parts)
 
 
@@ -164,26 +164,26 @@ def _told(host: Host, axis: Axis) -> str:
     return f"{host.host}: {', '.join(phases) or 'nothing yet'}; {host.outcome.replace('_', ' ')}"
 
 
-def _phase(bar: Bar, axis: Axis) -> str:
-    left, width = _place(bar, axis)
-    text = bar.entry.what
+def _phase(span: Span, axis: Axis) -> str:
+    left, width = _place(span, axis)
+    text = span.entry.what
     label = ""
     if len(text) + 2 <= width * _LETTERS:
         wide = " wide" if len(text) + 2 <= width * _LETTERS_ON_PAPER else ""
-        label = f'<text class="on {look(bar.entry)}{wide}" x="5" y="14">{_escaped(text)}</text>'
+        label = f'<text class="on {look(span.entry)}{wide}" x="5" y="14">{_escaped(text)}</text>'
     inner = f'<svg x="{left}%" width="{width}%" y="3" height="15">{label}</svg>' if label else ""
-    return _rect(bar, axis, 3, 15) + inner
+    return _rect(span, axis, 3, 15) + inner
 
 
-def _rect(bar: Bar, axis: Axis, y: int, height: int) -> str:
-    left, width = _place(bar, axis)
-    kind = "bad" if bar.entry.failed and not bar.entry.phase else look(bar.entry)
-    kind += " open" if bar.open and not bar.entry.phase else ""
+def _rect(span: Span, axis: Axis, y: int, height: int) -> str:
+    left, width = _place(span, axis)
+    kind = "bad" if span.entry.failed and not span.entry.phase else look(span.entry)
+    kind += " open" if span.open and not span.entry.phase else ""
     return f'<rect class="{kind}" x="{left}%" width="{width}%" y="{y}" height="{height}"/>'
 
 
-def _place(bar: Bar, axis: Axis) -> Tuple[float, float]:
-    left, right = axis.percent(bar.begin), axis.percent(bar.end)
+def _place(span: Span, axis: Axis) -> Tuple[float, float]:
+    left, right = axis.percent(span.begin), axis.percent(span.end)
     width = max(right - left, _LEAST)
     return round(min(left, _SHARE - width), 3), round(width, 3)
 

@@ -239,7 +239,7 @@ def test_what_has_no_end_lasts_until_something_else_was_told() -> None:
             Entry("suspending", 150.0, None, attempt=2),
         ),
     )
-    assert [(bar.entry.what, bar.end, bar.open) for bar in page_timeline.bars(host, 200.0)] == [
+    assert [(span.entry.what, span.end, span.open) for span in page_timeline.spans(host, 200.0)] == [
         ("claimed", 150.0, True),
         ("before_suspend", 150.0, True),
         ("suspending", 200.0, True),
