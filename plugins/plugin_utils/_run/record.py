@@ -194,13 +194,16 @@ def event(host: Host, what: str, at: float, data: Mapping[str, Any], ended: bool
     in already; its `outcome`, if there is one, is taken. ended: of a hook, that it is over. A phase ends with the next.
     """
     known = trimmed(data)
+    said = str(known.pop("message", ""))
+    if data.get("outcome"):
+        known["message"] = said
     after = _with_data(host, known)
     told = str(data.get("phase") or "")
     phase = told if told in PHASES else what
     if phase in PHASES:
         after = _in_phase(after, phase, at)
     if what not in PHASES:
-        after = replace(after, timeline=_hook(after, what, at, str(known.get("message", "")), ended))
+        after = replace(after, timeline=_hook(after, what, at, said, ended))
     return replace(after, outcome=str(data.get("outcome") or "") or _outcome(after))
 
 
