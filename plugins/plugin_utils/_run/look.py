@@ -96,8 +96,8 @@ def recover(
         pids = ", ".join(str(pid) for pid, _run in single)
         return Decision(
             REPORT,
-            f"no drain has it, and tasks of their own have suspended PID {pids}: gpufleet.checkpoint.cuda_checkpoint with "
-            f"state: running and pids: [{pids}] resumes them",
+            f"no drain has it, and tasks of their own have suspended PID {pids}: gpufleet.checkpoint.cuda_checkpoint "
+            f"with state: running and pids: [{pids}] resumes them",
         )
     run, phase = str(row.get("run_id")), str(row["phase"])
     if run_id and run_id not in (row.get("runs") or [run]):

@@ -9,8 +9,8 @@ import os
 import time
 from typing import Any, Dict, Mapping, Optional
 
+from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run import controller, page, record, report
 from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run import directory as directories
-from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run import page, record, report
 from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run.directory import Directory
 from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run.record import Attempt, Host, Run
 
@@ -19,12 +19,13 @@ EVERY = 5.0
 
 
 def write(place: Directory, now: float, fence: Optional[Attempt] = None) -> str:
-    """The path of the page."""
+    """The path of the page; "" where there is no record of a run."""
     run = place.run()
     if run is None:
         return ""
-    data = report.build(run, place.hosts(), now)
-    return place.write_report(data, page.render(data), fence)
+    lives = {controller.alive(attempt.controller) for attempt in run.current()}
+    data = report.report(run, place.hosts(), now, True if True in lives else None if None in lives else False)
+    return place.write_report(data, page.page(data), fence)
 
 
 def write_sometimes(place: Directory, now: float, fence: Attempt) -> None:
