@@ -86,10 +86,10 @@ options:
   mode:
     description:
       - Whether processes stay in the memory of the host, or go into images on disk that survive a reboot.
+      - V(memory) if it was given neither now nor when the host was claimed.
       - Used until the first process is suspended. Later, RV(mode) is what counts.
     type: str
     choices: [memory, disk]
-    default: memory
   store:
     description:
       - For O(mode=disk). The directory below which the drain gets one of its own, RV(store).
@@ -569,6 +569,31 @@ findings:
       sample: https://github.com/gpufleet/checkpoint/blob/main/docs/drain.md
 """
 
+import os
+from typing import Any, Dict, Mapping, Optional, Tuple
+
+from ansible.module_utils.basic import AnsibleModule, missing_required_lib
+
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _compile_once
+
+_compile_once.install()
+
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _drain_report
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._arguments import (
+    ArgumentError,
+    parse_run_id,
+    parse_select,
+)
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.errors import CriuError
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._drain import Ask, DrainError
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._drain_engine import Call, Options
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import NvmlError, NvmlMissing
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import open_journal
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_errors import JournalError
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._select import SelectError
+
+CONTROLLER_LENGTH = 200
+ERRORS = (ArgumentError, CriuError, DrainError, JournalError, NvmlError, SelectError, OSError)
 ARGUMENTS = {
     "phase": {
         "type": "str",
@@ -589,7 +614,7 @@ ARGUMENTS = {
     "attempt": {"type": "int", "default": 0},
     "controller": {"type": "str", "default": ""},
     "kind": {"type": "str", "choices": ["drain", "suspend"], "default": "drain"},
-    "mode": {"type": "str", "choices": ["memory", "disk"], "default": "memory"},
+    "mode": {"type": "str", "choices": ["memory", "disk"]},
     "store": {"type": "path", "default": "/var/lib/gpufleet/images"},
     "select": {
         "type": "dict",
@@ -613,3 +638,75 @@ ARGUMENTS = {
     "accept_loss": {"type": "bool", "default": False},
     "journal": {"type": "path", "default": "/var/lib/gpufleet/checkpoint.db"},
 }
+
+
+def options_of(params: Mapping[str, Any], check: bool) -> Options:
+    """Raises ArgumentError."""
+    if not 0 <= params["attempt"] < 1 << 31:
+        raise ArgumentError("attempt", str(params["attempt"]), "0 (the next one) or more is allowed.")
+    controller: str = params["controller"]
+    if len(controller) > CONTROLLER_LENGTH or not controller.isprintable():
+        raise ArgumentError(
+            "controller", f"{len(controller)} characters", f"{CONTROLLER_LENGTH} that can be printed are allowed."
+        )
+    store: Optional[str] = params["store"]
+    if store is None or not os.path.isabs(store) or os.path.normpath(store) != store:
+        raise ArgumentError("store", repr(store), "An absolute path without . and .. is allowed.")
+    return Options(
+        ask=Ask(
+            phase=params["phase"],
+            run_id=parse_run_id(params["run_id"]) if params["run_id"] else "",
+            attempt=params["attempt"],
+            controller=controller,
+            kind=params["kind"],
+            take_over=params["take_over"],
+            accept_loss=params["accept_loss"],
+            check=check,
+        ),
+        mode=params["mode"] or "",
+        store=store,
+        select=parse_select(params["select"]),
+        declares=tuple(params["declares"]),
+        hold_packages=params["hold_packages"],
+        scheduler=params["scheduler"],
+        message=params["message"],
+    )
+
+
+def run(options: Options, journal_path: str) -> Tuple[Call, Dict[str, Any], str]:
+    """What was done, what is returned, and why it failed, "" if it did not. Raises JournalError where there is nothing
+    to be returned, and NvmlMissing."""
+    with open_journal(journal_path, create=not options.ask.check) as journal:
+        call, failure = Call(options, journal), ""
+        try:
+            call.run()
+        except ERRORS as error:
+            failure = str(error)
+        return call, _drain_report.of_call(call), failure
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
+    if os.geteuid() != 0:
+        module.fail_json(
+            msg=f"gpu_drain: it runs as user id {os.geteuid()}. It reads and writes what belongs to root: the journal, "
+            "processes of every user, packages. Set become: true."
+        )
+    try:
+        options = options_of(module.params, module.check_mode)
+        call, result, failure = run(options, os.path.abspath(module.params["journal"]))
+    except NvmlMissing as error:
+        module.fail_json(msg=missing_required_lib(error.library), exception=error.trace)
+    except ERRORS as error:
+        module.fail_json(msg=str(error))
+    if failure:
+        module.fail_json(msg=failure, changed=call.changed, **result)
+    for note in call.notes:
+        module.warn(note)
+    if module._diff:
+        result["diff"] = _drain_report.difference(call)
+    module.exit_json(changed=call.changed, **result)
+
+
+if __name__ == "__main__":
+    main()

@@ -518,6 +518,26 @@ cuda:
       sample: 20261130T020145-7f3a9c
 """
 
+import os
+
+from ansible.module_utils.basic import AnsibleModule, missing_required_lib
+
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _compile_once
+
+_compile_once.install()
+
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._arguments import (
+    ArgumentError,
+    parse_run_id,
+    parse_select,
+)
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.errors import CriuError
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._drain_info import inspect
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import NvmlError, NvmlMissing
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import open_journal
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_errors import JournalError
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._select import SelectError
+
 ARGUMENTS = {
     "run_id": {"type": "str", "default": ""},
     "select": {
@@ -536,3 +556,26 @@ ARGUMENTS = {
     },
     "journal": {"type": "path", "default": "/var/lib/gpufleet/checkpoint.db"},
 }
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
+    if os.geteuid() != 0:
+        module.fail_json(
+            msg=f"gpu_drain_info: it runs as user id {os.geteuid()}. It reads what belongs to root: the journal and "
+            "processes of every user. Set become: true."
+        )
+    try:
+        run_id = parse_run_id(module.params["run_id"]) if module.params["run_id"] else ""
+        select = parse_select(module.params["select"])
+        with open_journal(os.path.abspath(module.params["journal"]), create=False) as journal:
+            found = inspect(journal, run_id, select)
+    except NvmlMissing as error:
+        module.fail_json(msg=missing_required_lib(error.library), exception=error.trace)
+    except (ArgumentError, CriuError, JournalError, NvmlError, SelectError, OSError) as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(changed=False, **found)
+
+
+if __name__ == "__main__":
+    main()
