@@ -242,6 +242,13 @@ class Journal:
         """Everything that one run did, in its order."""
         return self._read("WHERE run_id = ? ORDER BY id", (run_id,))
 
+    def of_process(self, identity: Identity) -> Tuple[Operation, ...]:
+        """Everything that was done with one process, in its order."""
+        return self._read(
+            "WHERE boot_id = ? AND pid = ? AND start_ticks = ? ORDER BY id",
+            (identity.boot_id, identity.pid, identity.start_ticks),
+        )
+
     def history(self, step: str, limit: int = 100) -> Tuple[StepRecord, ...]:
         """The last steps of this name that were measured, newest first: what estimates are made of."""
         rows = self.file.read(
@@ -333,6 +340,10 @@ class Journal:
     def images_of_lineage(self, lineage: str) -> Tuple[ImageRow, ...]:
         """Of a process and its later lives, newest first."""
         return self._images.of_lineage(lineage)
+
+    def images_of_run(self, run_id: str) -> Tuple[ImageRow, ...]:
+        """Everything that one run did with images, in its order."""
+        return self._images.of_run(run_id)
 
     def live_images(self) -> Tuple[ImageRow, ...]:
         """Those that are not finished, of any boot: somebody is at work, or died at it."""

@@ -165,6 +165,9 @@ class Images:
     def of_lineage(self, lineage: str) -> Tuple[ImageRow, ...]:
         return self._read("WHERE lineage = ? ORDER BY id DESC", (lineage,))
 
+    def of_run(self, run_id: str) -> Tuple[ImageRow, ...]:
+        return self._read("WHERE run_id = ? ORDER BY id", (run_id,))
+
     def live(self) -> Tuple[ImageRow, ...]:
         names = sorted(LIVE_IMAGES)
         return self._read(f"WHERE finished = 0 AND status IN ({', '.join('?' * len(names))}) ORDER BY id", tuple(names))
