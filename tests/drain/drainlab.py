@@ -28,7 +28,6 @@ from tests.system.playing import Result, environment
 
 HERE = Path(__file__).parent
 MARK = "GPUFLEET_DRAIN_MARK"
-OPEN_ROWS = "SELECT * FROM drains WHERE closed IS NULL"
 # A host that is gone is seen after this, and not after the hours that TCP takes.
 KEEPALIVE = "-C -o ControlMaster=auto -o ControlPersist=60s -o ServerAliveInterval=3 -o ServerAliveCountMax=2"
 KEEPALIVE += " -o ConnectTimeout=5"
@@ -265,8 +264,15 @@ def watched(labs: Sequence[Lab]) -> Iterator[Sequence[Lab]]:
 
 def problems_of(lab: Lab) -> list[str]:
     found = [f"{lab.host.name}: {problem}" for problem in lab.problems()]
-    rows = lab.ask("journal", OPEN_ROWS)
+    rows = drains(lab, "closed IS NULL")
     return found + [f"{lab.host.name}: run {row['run_id']} holds it, {row['phase']}" for row in rows]
+
+
+def drains(lab: Lab, where: str = "1") -> list[dict[str, Any]]:
+    """Rows of the host's journal; none where no run ever was."""
+    if not lab.ask("journal", "SELECT name FROM sqlite_master WHERE name = 'drains'"):
+        return []
+    return list(lab.ask("journal", f"SELECT * FROM drains WHERE {where} ORDER BY id"))
 
 
 def _clear(lab: Lab) -> None:
