@@ -1,8 +1,8 @@
 # Copyright (c) 2026, gpufleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A host fails: it can't be reached, its processes can't be suspended, or it dies while they are. The budget stops the run,
-hosts that were not touched stay so, those that were drained stay drained; repaired, the same command finishes.
+"""A host fails: it can't be reached, its processes can't be suspended, or it dies while they are. The budget stops the
+run, hosts that were not touched stay so, those that were drained stay drained; repaired, the same command finishes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 
 from tests.drain.drainlab import RUNNING, Drain, Runs, all_are, boot, drains, on_each, runs, watched
 from tests.system.hosts import ROOT
-from tests.system.lab import Lab, Workload
+from tests.system.lab import Lab
 
 LOW_PIDS = "i=0; while [ $i -lt 1000 ]; do (:); i=$((i+1)); done"
 
