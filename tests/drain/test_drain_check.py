@@ -15,8 +15,8 @@ from tests.system.lab import Lab
 FILES = (
     "find / /var /run /etc /root /dev/shm -xdev"
     r" \( -path /proc -o -path /sys -o -path /var/lib/lab -o -path /root/.ansible -o -path /run/criu.kdat"
-    r" -o -path /run/sshd -o -path /run/motd.dynamic -o -path '/run/utmp*' -o -path '/var/log/[bw]tmp*' -o -path '/var/log/lastlog*'"
-    r" -o -path /var/log/init.log \) -prune"
+    r" -o -path /run/sshd -o -path /run/motd.dynamic -o -path '/run/utmp*' -o -path '/var/log/[bw]tmp*'"
+    r" -o -path '/var/log/lastlog*' -o -path /var/log/init.log \) -prune"
     r" -o -type d -printf '%p %y %m %U\n' -o -printf '%p %y %m %U %s %C@ %T@ %l\n' | sort -u"
 )
 PROCESSES = r"""
