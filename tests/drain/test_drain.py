@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -155,6 +156,26 @@ def test_a_run_is_resumed_by_its_id_without_its_directory(three: Sequence[Lab], 
     named = {**variables, "gpu_drain_run_id": lost, "gpu_drain_take_over": lost}
     Drain(fleet, "drain", elsewhere, limit="h1", variables=named).ok()
     assert elsewhere.run_id == lost
+
+
+def test_status_after_an_abort(three: Sequence[Lab], runs: Runs) -> None:
+    """The report is there after everything of the controller died, and is made anew from the hosts alone."""
+    started(three)
+    fleet, limit = three[0].host.fleet, names(three)
+    variables = {"gpu_drain_maintenance_tasks": runs.tasks("maintenance", MAINTENANCE), "gpu_drain_serial": [2]}
+    Drain(fleet, "drain", runs, limit=limit, variables=variables, point=HELD).come().kill_all()
+    assert runs.run_id in runs.page()
+    run_id = runs.run_id
+    shutil.rmtree(runs.runs / run_id / "hosts")
+    for kind in ("json", "html"):
+        (runs.runs / run_id / f"report.{kind}").unlink()
+    Drain(fleet, "status", runs, limit=limit).ok().says("h1 maintenance", "h2 maintenance", "h3 no drain", "dead")
+    phases = {host["host"]: host["phase"] for host in runs.report()["hosts"]}
+    assert phases["h1"] == phases["h2"] == "maintenance"
+    assert run_id in runs.page()
+    assert all_are(three[0], SUSPENDED) and all_are(three[2], RUNNING)
+    Drain(fleet, "drain", runs, limit=limit, variables=variables).ok()
+    assert runs.outcomes() == dict.fromkeys(("h1", "h2", "h3"), "finished")
 
 
 @pytest.mark.parametrize(

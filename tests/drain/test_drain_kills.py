@@ -15,10 +15,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.drain.drainlab import GONE, Drain, Point, Runs, runs, states, watched
+from tests.drain.drainlab import GONE, RUNNING, Drain, Point, Runs, all_are, on_each, runs, states, watched
 from tests.system.lab import Lab, Workload
-
-Chain = tuple[Lab, Callable[[Drain], None]]
 
 # A copy takes a second at this rate, so that a kill meets it half way.
 RATE, VRAM = 32, 32
@@ -55,6 +53,7 @@ def points(action: str, away: str, back: str) -> Sequence[Point]:
 MEMORY = points("cuda_checkpoint", "checkpointed", "running")
 DISK = points("criu_image", "present", "restored")
 INTERRUPTED = (MEMORY[2], MEMORY[6], MEMORY[8])
+UNDO = (phase("undoing"), Point("gpu_drain", "start", arguments={"phase": "undone"}), phase("undone"))
 
 
 @pytest.fixture
@@ -82,22 +81,33 @@ def run_chain(
     lab: Lab, own: Runs, chain: Sequence[Point], ends: Callable[[Drain], None], variables: Mapping[str, object]
 ) -> list[float]:
     """Each attempt is ended at its point; a last one finishes. Seconds of each."""
-    tasks = own.tasks("maintenance", {"ansible.builtin.command": {"argv": ["true"]}, "changed_when": False})
-    told = {"gpu_drain_maintenance_tasks": tasks, **variables}
+    took = kills(lab, own, chain, ends, variables)
+    began = time.monotonic()
+    _drain(lab, own, variables).ok()
+    assert own.outcomes() == {lab.host.name: "finished"}
+    assert len(own.run()["attempts"]) == len(chain) + 1
+    return [*took, time.monotonic() - began]
+
+
+def kills(
+    lab: Lab, own: Runs, chain: Sequence[Point], ends: Callable[[Drain], None], variables: Mapping[str, object]
+) -> list[float]:
+    """Each attempt is ended at its point. Seconds of each."""
     took = []
     for point in chain:
         began = time.monotonic()
         here = Point(point.action, point.moment, lab.host.name, point.arguments, point.hold)
-        drain = Drain(lab.host.fleet, "drain", own, limit=lab.host.name, variables=told, point=here)
-        end(drain, point, lab, ends)
-        if told.get("gpu_drain_mode", "memory") == "memory":
+        end(_drain(lab, own, variables, here), point, lab, ends)
+        if variables.get("gpu_drain_mode", "memory") == "memory":
             assert GONE not in states(lab).values(), f"after {point}: {states(lab)}"
         took.append(time.monotonic() - began)
-    began = time.monotonic()
-    Drain(lab.host.fleet, "drain", own, limit=lab.host.name, variables=told).ok()
-    assert own.outcomes() == {lab.host.name: "finished"}
-    assert len(own.run()["attempts"]) == len(chain) + 1
-    return [*took, time.monotonic() - began]
+    return took
+
+
+def _drain(lab: Lab, own: Runs, variables: Mapping[str, object], point: Point | None = None) -> Drain:
+    tasks = own.tasks("maintenance", {"ansible.builtin.command": {"argv": ["true"]}, "changed_when": False})
+    told = {"gpu_drain_maintenance_tasks": tasks, **variables}
+    return Drain(lab.host.fleet, "drain", own, limit=lab.host.name, variables=told, point=point)
 
 
 def side_by_side(*chains: Callable[[], list[float]]) -> None:
@@ -123,11 +133,30 @@ def test_killed_in_memory_in_every_phase(large_fleet: list[Lab], three_runs: lis
         )
 
 
+def test_killed_while_it_is_undone(large_fleet: list[Lab], three_runs: list[Runs]) -> None:
+    """One process of two can't be suspended; once it has ended, the same command drains the host."""
+    with watched(large_fleet[:2]) as labs:
+        start(labs)
+        blocking = on_each(labs, lambda lab: lab.one("managed", sum=False))
+
+        def chain(number: int, ends: Callable[[Drain], None]) -> list[float]:
+            lab, own = labs[number], three_runs[number]
+            took = kills(lab, own, UNDO, ends, {})
+            _drain(lab, own, {}).fails(f"PID {blocking[number].pid}")
+            assert own.outcomes() == {lab.host.name: "undone"}
+            assert all_are(lab, RUNNING)
+            lab.end(blocking[number])
+            _drain(lab, own, {}).ok()
+            assert own.outcomes() == {lab.host.name: "finished"}
+            return took
+
+        side_by_side(lambda: chain(0, Drain.kill), lambda: chain(1, Drain.kill_all))
+
+
 def test_killed_on_the_way_to_disk_and_back(large_fleet: list[Lab], three_runs: list[Runs]) -> None:
     variables = {"gpu_drain_mode": "disk"}
     with watched(large_fleet[:2]) as labs:
-        for lab in labs:
-            lab.start(*[Workload("polling", vram=VRAM, rate=RATE, wrap=("nice", "-n", "19"))] * 2)
+        start(labs)
         first, second = labs
         side_by_side(
             lambda: run_chain(first, three_runs[0], DISK, Drain.kill, variables),
