@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint sanity unit conformance system build fleet-up fleet-down clean
+.PHONY: help demo test lint sanity unit conformance system molecule build fleet-up fleet-down clean
 
 export PATH := $(CURDIR)/build/venv/bin:$(PATH)
 export PYTHONDONTWRITEBYTECODE := 1
@@ -24,9 +24,9 @@ demo: ## suspend and resume four CUDA processes on two hosts over SSH, on a simu
 	@tests/setup python sim fleet
 	@tests/demo/run
 
-test: ## every gate: lint, sanity, unit, conformance, system; a summary at the end
+test: ## every gate: lint, sanity, unit, molecule, conformance, system; a summary at the end
 	@tests/setup python sim fleet
-	@python tests/gates/run.py lint,sanity,unit conformance,system
+	@python tests/gates/run.py lint,sanity,unit,molecule conformance,system
 
 lint: ## read the sources: ruff, mypy, ansible-lint, antsibull-docs, antsibull-changelog, reuse
 	@tests/setup python
@@ -47,6 +47,10 @@ conformance: ## the simulated driver against what a real one was recorded to do
 system: ## pytest over real hosts: SSH, systemd, CRIU; needs root
 	@tests/setup python sim fleet
 	@python -m pytest tests/system
+
+molecule: ## roles and playbooks over real hosts: check mode, twice the same, what is there afterwards; needs root
+	@tests/setup python sim fleet
+	@tests/gates/molecule
 
 build: ## the collection's artifact, in build/
 	@tests/setup python
