@@ -150,62 +150,58 @@ EXAMPLES = r"""
   gpufleet.checkpoint.gpu_drain:
     phase: claimed
     run_id: kernel-2026-12
+    attempt: 1
     declares: [gpu_reset]
-  register: drain
 
-- name: Suspend a host in memory, reset its GPUs, and bring everything back
-  vars:
-    run: {run_id: kernel-2026-12, attempt: "{{ drain.attempt }}"}
-  block:
-    - name: Say that processes are going to be suspended
-      gpufleet.checkpoint.gpu_drain:
-        phase: suspending
-        run_id: "{{ run.run_id }}"
-        attempt: "{{ run.attempt }}"
-        hold_packages: true
+- name: Say that processes are going to be suspended, and hold the packages of the driver
+  gpufleet.checkpoint.gpu_drain:
+    phase: suspending
+    run_id: kernel-2026-12
+    attempt: 1
+    hold_packages: true
 
-    - name: Suspend every CUDA process
-      gpufleet.checkpoint.cuda_checkpoint:
-        state: checkpointed
-        select: {all: true}
-        run_id: "{{ run.run_id }}"
+- name: Suspend every CUDA process
+  gpufleet.checkpoint.cuda_checkpoint:
+    state: checkpointed
+    select: {all: true}
+    run_id: kernel-2026-12
 
-    - name: Prove it
-      gpufleet.checkpoint.gpu_drain:
-        phase: suspended
-        run_id: "{{ run.run_id }}"
-        attempt: "{{ run.attempt }}"
+- name: Prove it
+  gpufleet.checkpoint.gpu_drain:
+    phase: suspended
+    run_id: kernel-2026-12
+    attempt: 1
 
-    - name: Reset the GPUs
-      ansible.builtin.command:
-        argv: [nvidia-smi, --gpu-reset]
-      changed_when: true
+- name: Reset the GPUs
+  ansible.builtin.command:
+    argv: [nvidia-smi, --gpu-reset]
+  changed_when: true
 
-    - name: Say that processes are going to be brought back
-      gpufleet.checkpoint.gpu_drain:
-        phase: restoring
-        run_id: "{{ run.run_id }}"
-        attempt: "{{ run.attempt }}"
-      register: restoring
+- name: Say that processes are going to be brought back
+  gpufleet.checkpoint.gpu_drain:
+    phase: restoring
+    run_id: kernel-2026-12
+    attempt: 1
+  register: restoring
 
-    - name: Bring them back
-      gpufleet.checkpoint.cuda_checkpoint:
-        state: running
-        pids: "{{ restoring.pids }}"
-        run_id: "{{ run.run_id }}"
-      when: restoring.pids | length > 0
+- name: Bring them back
+  gpufleet.checkpoint.cuda_checkpoint:
+    state: running
+    pids: "{{ restoring.pids }}"
+    run_id: kernel-2026-12
+  when: restoring.pids | length > 0
 
-    - name: Prove it
-      gpufleet.checkpoint.gpu_drain:
-        phase: restored
-        run_id: "{{ run.run_id }}"
-        attempt: "{{ run.attempt }}"
+- name: Prove it
+  gpufleet.checkpoint.gpu_drain:
+    phase: restored
+    run_id: kernel-2026-12
+    attempt: 1
 
-    - name: Give the host back
-      gpufleet.checkpoint.gpu_drain:
-        phase: released
-        run_id: "{{ run.run_id }}"
-        attempt: "{{ run.attempt }}"
+- name: Give the host back
+  gpufleet.checkpoint.gpu_drain:
+    phase: released
+    run_id: kernel-2026-12
+    attempt: 1
 """
 
 RETURN = r"""
