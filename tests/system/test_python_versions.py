@@ -30,6 +30,7 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
     "cuda_checkpoint": ({"state": "running", "pids": ["abc"]}, "'abc' is no PID"),
     "cuda_checkpoint_info": ({"pids": ["abc"]}, "'abc' is no PID"),
     "gpu_preflight": ({"pids": ["abc"]}, "'abc' is no PID"),
+    "slurm_node": ({"node": "ALL", "state": "drained", "run_id": "r"}, "not the name of one node"),
 }
 
 
