@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 
 from . import aptsource, disk, recipe, recipe_slurm
 from .errors import FleetError
@@ -20,8 +21,8 @@ from .errors import FleetError
 _KEEP = 2
 _LOG_LINES = 15
 
-# What a fleet can have beyond the plain image: each flavour is an image of its own, built when a fleet first asks for it.
-_FLAVOURS = {"slurm": recipe_slurm}
+# Beyond the plain image: each flavour is an image of its own, built when a fleet first asks for it.
+_FLAVOURS: dict[str, ModuleType] = {"slurm": recipe_slurm}
 
 
 def cache_directory() -> Path:
@@ -30,8 +31,8 @@ def cache_directory() -> Path:
 
 def key(flavour: str = "") -> str:
     """What the image is made of, in short. The plain one does not change with a flavour."""
-    parts = [recipe, *([_FLAVOURS[flavour]] if flavour else [])]
-    return hashlib.sha256(b"".join(Path(part.__file__).read_bytes() for part in parts)).hexdigest()[:12]
+    parts: list[ModuleType] = [recipe, *([_FLAVOURS[flavour]] if flavour else [])]
+    return hashlib.sha256(b"".join(Path(str(part.__file__)).read_bytes() for part in parts)).hexdigest()[:12]
 
 
 def _prefix(flavour: str) -> str:
@@ -124,8 +125,6 @@ def ensure(disk_mib: int, flavour: str = "") -> tuple[Path, Path]:
             build = cache / f".build-{image.name}"
             build.mkdir()
             _debootstrap(build / "root", build / "build.log", flavour)
-            if flavour:
-                _FLAVOURS[flavour].finish(build / "root")
             recipe.finish(build / "root")
             build.rename(image)
             print(f"base image: done in {time.monotonic() - started:.0f} s", file=sys.stderr)

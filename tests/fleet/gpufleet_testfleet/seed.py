@@ -9,7 +9,7 @@ import shutil
 import uuid
 from pathlib import Path
 
-from . import commands, recipe_slurm
+from . import commands, seed_slurm
 from .names import CONTROL_ADDRESS, Host
 from .options import gpusim_conf
 from .state import Fleet
@@ -44,9 +44,9 @@ def hosts_file(fleet: Fleet, host: Host) -> str:
 
 def _slurm(fleet: Fleet, host: Host, root: Path) -> None:
     names = [other.name for other in fleet.hosts]
-    for name, text in recipe_slurm.files(names).items():
+    for name, text in seed_slurm.files(names).items():
         _write(root, name, text)
-    for unit in recipe_slurm.masked(names, host.name):
+    for unit in seed_slurm.masked(names, host.name):
         _path(root, f"etc/systemd/system/{unit}").symlink_to("/dev/null")
 
 
