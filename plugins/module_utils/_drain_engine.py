@@ -260,6 +260,8 @@ class Call:
         """The phase that was proved. Raises DrainError."""
         self._write(lambda change: change.reach(self._held.id, phase, self.boot_id, message, **values), **values)
         self.changed = True
+        # Of what was seen, that which the phase is about.
+        self.verdict = replace(judge(replace(self._read_scene(), phase=phase)), lost=self.verdict.lost)
 
     def _update(self, **values: object) -> None:
         """Raises DrainError."""
