@@ -99,7 +99,7 @@ def test_a_maintenance_that_fails_leaves_the_host_suspended(three: Sequence[Lab]
     started([lab])
     path = runs.tasks("maintenance", {"name": "Change the fan", "ansible.builtin.command": {"argv": ["false"]}})
     variables = {"gpu_drain_maintenance_tasks": path}
-    Drain(lab.host.fleet, "drain", runs, limit="h1", variables=variables).fails("Change the fan", "same command again")
+    Drain(lab.host.fleet, "drain", runs, limit="h1", variables=variables).fails("Change the fan", "the same command repeats the maintenance")
     assert all_are(lab, SUSPENDED)
     assert runs.outcomes() == {"h1": "failed"}
     status = Drain(lab.host.fleet, "status", runs, limit="h1").ok()
