@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ._journal_errors import TakenOverError
+from ._journal_fence import check_suspend
 from ._journal_file import BUSY_SECONDS, JournalFile
 from ._journal_images import ImageRow, Images
 from ._journal_reservations import Reservations, Shortage
@@ -133,7 +134,8 @@ class Journal:
         """A new operation, "active", about to make its first step.
 
         after: the id of the operation that its maker knows as the last one of this process, 0 for none. Raises
-        TakenOverError where another one has begun since: two runs must not drive one process.
+        TakenOverError where another one has begun since: two runs must not drive one process; and where a drain of this
+        run has begun to bring its processes back.
         """
         now = self._clock()
         operation = Operation(
@@ -162,6 +164,8 @@ class Journal:
         with self.file.transaction() as connection:
             if after is not None:
                 _check_last(connection, self.file.subject, identity, after)
+            if worker is not None and goal == "checkpointed" and state_before in ("running", "locked"):
+                check_suspend(connection, self.file.subject, run_id)
             _forget(connection, now - KEPT_SECONDS, identity.boot_id)
             cursor = connection.execute(
                 f"INSERT INTO operations ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})",

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.system.lab import Lab, Workload, labs
-from tests.system.playing import Result, Task, cuda, shell
+from tests.system.playing import Play, Result, Task, cuda, shell
 from tests.unit.plugins.documentation.returned import problems
 
 BASE = "/var/lib/drained"
@@ -366,3 +366,163 @@ def test_declared_work_that_would_lose_a_process_is_refused_before_anything_is_w
     assert other.ok(changed=True).data["processes"] == []
     undoing.ok(changed=True)
     assert undone.ok(changed=True).data["todo"] == WORK
+
+
+def disk(phase: str, **options: Any) -> Task:
+    return drain(phase, **{"mode": "disk", "store": BASE, **options})
+
+
+def test_a_drain_on_disk(lab: Lab) -> None:
+    jobs = lab.start(*[Workload()] * 2)
+    pids = sorted(job.pid for job in jobs)
+    store = f"{BASE}/r1"
+    tasks = [
+        disk("suspending", declares=["reboot"]),
+        image("present", select={"all": True}, store=store, leave_running=False),
+        disk("suspended", mode="memory"),
+        shell(f"mv {store}/pid-{pids[0]} /var/lib/aside; truncate -s -1 {store}/pid-{pids[1]}/pages-1.img"),
+        drain("restoring"),
+        shell(f"mv /var/lib/aside {store}/pid-{pids[0]}; truncate -s +1 {store}/pid-{pids[1]}/pages-1.img"),
+        drain("restored"),
+        image("restored", store=store),
+        drain("restored"),
+        info(),
+        drain("released"),
+    ]
+    suspending, suspended, damaged, early, restored, told, released = of(lab.play(*tasks))
+    assert suspending.ok(changed=True).data["store"] == store
+    suspended.ok(changed=True)
+    assert (suspended.data["mode"], states(suspended)) == ("disk", dict.fromkeys(pids, "suspended"))
+    assert [(one["pid"], one["state"]) for one in suspended.data["images"]] == [(pid, "unspent") for pid in pids]
+    assert all(one["bytes"] > 16 << 20 for one in suspended.data["images"]) and suspended.data["pids"] == []
+    damaged.ok(changed=True)
+    assert sorted(one["state"] for one in damaged.data["images"]) == ["damaged", "missing"]
+    assert len(damaged.data["lost"]) == 2
+    early.refused(
+        f"image {store}/pid-{pids[0]} is unspent", f"PID {pids[1]} (/usr/local/bin/gpusim-workload) is suspended"
+    )
+    restored.ok(changed=True)
+    assert states(restored) == dict.fromkeys(pids, "running")
+    assert {one["state"] for one in restored.data["images"]} == {"spent"}
+    now = {one["identity"]["pid"]: one["identity"] for one in restored.data["processes"]}
+    before = {one["identity"]["pid"]: one["identity"] for one in suspended.data["processes"]}
+    assert all(now[pid]["start_ticks"] > before[pid]["start_ticks"] for pid in pids), "they are who came back"
+    assert told.data["drain"]["lost"] == [] and states_of(told.data["drain"]) == dict.fromkeys(pids, "running")
+    assert released.ok(changed=True).data["processes"] == restored.data["processes"]
+
+
+def test_on_disk_nothing_may_stay_in_memory(lab: Lab) -> None:
+    first, second = lab.start(*[Workload()] * 2)
+    store = f"{BASE}/r1"
+    tasks = [
+        disk("claimed"),
+        drain("suspending", store=BASE),
+        image("present", pid=first.pid, path=f"{store}/one", leave_running=False),
+        cuda("checkpointed", [second.pid], run_id="r1"),
+        disk("suspended"),
+        drain("suspending", mode="memory"),
+        drain("undoing"),
+        resume(),
+        drain("undone"),
+        image("restored", store=store),
+        drain("undone"),
+    ]
+    claimed, suspending, suspended, other_mode, undoing, early, undone = of(lab.play(*tasks))
+    assert claimed.ok(changed=True).data["store"] == ""
+    assert (suspending.data["mode"], suspending.data["store"]) == ("disk", store), "as it was claimed"
+    suspended.refused(f"PID {second.pid} (/usr/local/bin/gpusim-workload) is suspended in memory, and in no image")
+    other_mode.refused("gpu_drain_mode: it is memory, and this run has begun to suspend this host in mode disk")
+    assert [one["pid"] for one in undoing.ok(changed=True).data["pids"]] == [second.pid]
+    assert undoing.data["todo"] == ["undo"] and undoing.data["lost"] == []
+    early.refused(
+        f"PID {first.pid} (/usr/local/bin/gpusim-workload) is suspended still", f"image {store}/one is unspent"
+    )
+    assert undone.ok(changed=True).data["closed"]
+
+
+PACKAGE = r"""
+mkdir -p /tmp/fake/$1/DEBIAN
+printf 'Package: %s\nVersion: 580.1\nArchitecture: all\nMaintainer: x <x@example.org>\nDescription: x\n' "$1" \
+    >/tmp/fake/$1/DEBIAN/control
+dpkg-deb -b /tmp/fake/$1 /tmp/fake/$1.deb && dpkg -i /tmp/fake/$1.deb
+"""
+
+
+def test_packages_of_the_driver_are_held_and_let_go(lab: Lab) -> None:
+    for name in ("nvidia-driver-580", "libnvidia-compute-580", "nvidia-settings"):
+        lab.host.run("sh", "-c", PACKAGE, "-", name)
+    lab.host.sh("apt-mark hold libnvidia-compute-580")
+    tasks = [
+        drain("suspending", hold_packages=True, check=True),
+        drain("suspending", hold_packages=True, diff=True),
+        drain("suspending", hold_packages=True),
+        drain("restoring"),
+        drain("restored"),
+        drain("released", diff=True),
+    ]
+    would, held, again, _, _, released = of(lab.play(*tasks[:1]) + lab.play(*tasks[1:3]), "x") + of(
+        lab.play(*tasks[3:])
+    )
+    would.ok(changed=True)
+    packages = held.ok(changed=True).data["packages"]
+    assert packages == {
+        "manager": "apt", "held": ["nvidia-driver-580"], "already": ["libnvidia-compute-580"], "why": "",
+    }  # fmt: skip
+    assert held.data["diff"]["after"] == "phase: suspending\nheld packages: nvidia-driver-580\n"
+    assert again.ok(changed=False).data["packages"] == packages
+    assert released.ok(changed=True).data["packages"]["held"] == []
+    assert lab.host.sh("apt-mark showhold") == "libnvidia-compute-580"
+    lab.host.sh(
+        "apt-mark unhold libnvidia-compute-580; dpkg -P libnvidia-compute-580 nvidia-driver-580 nvidia-settings"
+    )
+    none, *_ = of(lab.play(drain("suspending", run_id="r2", hold_packages=True), drain("undoing", run_id="r2"),
+                           drain("undone", run_id="r2")))  # fmt: skip
+    assert none.ok(changed=True).data["packages"]["why"] == "no package of the NVIDIA driver is installed"
+    assert "no package of the driver is held" in str(none.data["warnings"])
+
+
+def test_it_waits_for_what_a_killed_attempt_still_does(lab: Lab) -> None:
+    job = lab.one(vram=64, rate=32)
+    lab.play(drain("suspending"))
+    running = Play(lab.host.fleet, [suspend()], lab.host.name)
+    lab.wait_for("a worker", lambda: lab.ask("journal", "SELECT 1 FROM operations WHERE step = 'checkpoint'"))
+    running.kill()
+    undoing, undone = of(lab.play(drain("undoing"), resume(), drain("undone")))
+    assert [one["pid"] for one in undoing.ok(changed=True).data["pids"]] == [job.pid]
+    undone.ok(changed=True)
+
+
+def test_an_image_that_was_broken_off_is_undone(lab: Lab) -> None:
+    """Its worker is dead, members of the tree are stopped, and half an image lies there."""
+    job = lab.one(vram=32)
+    store = f"{BASE}/r1"
+    lab.play(disk("suspending"))
+    shim = "/run/slow-criu"
+    lab.host.put(shim, '#!/bin/sh\n[ "$1" = dump ] && sleep 60\nexec "$(command -v criu)" "$@"\n', "755")
+    task = image("present", select={"all": True}, store=store, leave_running=False, criu_executable=shim)
+    running = Play(lab.host.fleet, [task], lab.host.name)
+    lab.wait_for("the dump", lambda: lab.ask("journal", "SELECT 1 FROM images WHERE step = 'dump'"))
+    running.kill()
+    lab.host.sh(f"pkill -9 -x gpufleet-hold; pkill -9 -f {shim}; sleep 0.5")
+    assert lab.host.sh(f"ls -d {store}/*.partial")
+    undoing, undone = of(lab.play(disk("undoing"), resume(), disk("undone")))
+    assert [one["pid"] for one in undoing.ok(changed=True).data["pids"]] == [job.pid]
+    assert "was removed: its dump was broken off" in str(undoing.data["warnings"])
+    undone.ok(changed=True)
+    assert not lab.host.sh(f"ls -A {store}")
+    assert not lab.ask("journal", "SELECT 1 FROM images WHERE finished = 0")
+
+
+def test_without_root_and_without_a_journal(lab: Lab) -> None:
+    lab.host.sh(f"rm -f {JOURNAL}*")
+    nobody = {
+        **drain("claimed"),
+        "become": True,
+        "become_user": "nobody",
+        "vars": {"ansible_remote_tmp": "/tmp/nobody"},
+    }
+    told, would, refused = lab.play(info(), drain("claimed", check=True), nobody)
+    assert told.ok(changed=False).data["drain"] is None
+    would.ok(changed=True)
+    refused.refused("it runs as user id", "Set become: true")
+    assert lab.host.sh(f"ls {JOURNAL} 2>&1 || true").startswith("ls: cannot access")
