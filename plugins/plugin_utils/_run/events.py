@@ -203,17 +203,15 @@ class Events:
         """A host that a former attempt finished, as gpu_drain_info sees it now."""
         data = plain(arguments["data"])
         row = data.get("drain") or {}
-        processes = row.get("processes") or []
-        gone = [one for one in processes if one.get("state") != "running"]
-        if row.get("phase") == record.RELEASED:
-            return {
-                "msg": f"{self.around.host}: released, {len(processes) - len(gone)} of its processes run"
-                + (f", {len(gone)} have ended since" if gone else "")
-            }
+        states = [str(one.get("state")) for one in row.get("processes") or []]
+        if row.get("phase") == record.RELEASED and "suspended" not in states:
+            ended = states.count("gone")
+            since = f", {ended} have ended since" if ended else ""
+            return {"msg": f"{self.around.host}: released, {states.count('running')} of its processes run{since}"}
         told = (
             f"{self.around.host}: it was finished by the record of this run, and its journal says "
-            f"{row.get('phase') or 'nothing of this run'}. Look at it with {words.STATUS}; {words.RECOVER} finishes "
-            "what is open there."
+            f"{row.get('phase') or 'nothing of this run'}, with {states.count('suspended')} processes suspended. "
+            f"Look at it with {words.STATUS}; {words.RECOVER} finishes what is open there."
         )
         if not self.around.check:
             place, fence = self._fence(arguments["run"])
