@@ -380,9 +380,9 @@ def test_a_drain_on_disk(lab: Lab) -> None:
         disk("suspending", declares=["reboot"]),
         image("present", select={"all": True}, store=store, leave_running=False),
         disk("suspended", mode="memory"),
-        shell(f"mv {store}/pid-{pids[0]} /var/lib/aside; truncate -s -1 {store}/pid-{pids[1]}/pages-1.img"),
+        shell(f"mv {store}/pid-{pids[0]} /var/lib/aside; printf x >>{store}/pid-{pids[1]}/pages-1.img"),
         drain("restoring"),
-        shell(f"mv /var/lib/aside {store}/pid-{pids[0]}; truncate -s +1 {store}/pid-{pids[1]}/pages-1.img"),
+        shell(f"mv /var/lib/aside {store}/pid-{pids[0]}; truncate -s -1 {store}/pid-{pids[1]}/pages-1.img"),
         drain("restored"),
         image("restored", store=store),
         drain("restored"),
@@ -503,7 +503,7 @@ def test_an_image_that_was_broken_off_is_undone(lab: Lab) -> None:
     running = Play(lab.host.fleet, [task], lab.host.name)
     lab.wait_for("the dump", lambda: lab.ask("journal", "SELECT 1 FROM images WHERE step = 'dump'"))
     running.kill()
-    lab.host.sh(f"pkill -9 -x gpufleet-hold; pkill -9 -f {shim}; sleep 0.5")
+    lab.host.sh(f"pkill -9 -x gpufleet-hold; pkill -9 -f '[s]low-criu'; sleep 0.5")
     assert lab.host.sh(f"ls -d {store}/*.partial")
     undoing, undone = of(lab.play(disk("undoing"), resume(), disk("undone")))
     assert [one["pid"] for one in undoing.ok(changed=True).data["pids"]] == [job.pid]
