@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ._journal_errors import TakenOverError
+from ._journal_fence import check_suspend
 from ._journal_file import BUSY_SECONDS, JournalFile
 from ._journal_images import DUMP_STEP, RESTORE_STEP, ImageRow, Images
 from ._journal_reservations import Reservations, Shortage
@@ -134,7 +135,8 @@ class Journal:
         """A new operation, "active", about to make its first step.
 
         after: the id of the operation that its maker knows as the last one of this process, 0 for none. Raises
-        TakenOverError where another one has begun since: two runs must not drive one process.
+        TakenOverError where another one has begun since: two runs must not drive one process; and where a drain of this
+        run has begun to bring its processes back.
         """
         now = self._clock()
         operation = Operation(
@@ -163,6 +165,8 @@ class Journal:
         with self.file.transaction() as connection:
             if after is not None:
                 _check_last(connection, self.file.subject, identity, after)
+            if worker is not None and goal == "checkpointed" and state_before in ("running", "locked"):
+                check_suspend(connection, self.file.subject, run_id)
             _forget(connection, now - KEPT_SECONDS, identity.boot_id)
             cursor = connection.execute(
                 f"INSERT INTO operations ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})",
@@ -243,6 +247,13 @@ class Journal:
         """Everything that one run did, in its order."""
         return self._read("WHERE run_id = ? ORDER BY id", (run_id,))
 
+    def of_process(self, identity: Identity) -> Tuple[Operation, ...]:
+        """Everything that was done with one process, in its order."""
+        return self._read(
+            "WHERE boot_id = ? AND pid = ? AND start_ticks = ? ORDER BY id",
+            (identity.boot_id, identity.pid, identity.start_ticks),
+        )
+
     def history(self, step: str, limit: int = 100) -> Tuple[StepRecord, ...]:
         """The last steps of this name that were measured, newest first: what estimates are made of."""
         if step in (DUMP_STEP, RESTORE_STEP):
@@ -311,7 +322,9 @@ class Journal:
         """A new row, of an image that is to be made, or with status "restoring" brought back. leave: "killed" or
         "running". Raises ValueError for another leave or status."""
         oldest = self._clock() - KEPT_SECONDS
-        return self._images.begin(lineage, path, run_id, root, leave, worker, oldest, status)
+        # The root of a tree that is brought back has ended before.
+        suspends = worker is not None and is_alive(root)
+        return self._images.begin(lineage, path, run_id, root, leave, worker, oldest, status, suspends)
 
     def image_step(
         self,
@@ -345,6 +358,10 @@ class Journal:
     def images_of_lineage(self, lineage: str) -> Tuple[ImageRow, ...]:
         """Of a process and its later lives, newest first."""
         return self._images.of_lineage(lineage)
+
+    def images_of_run(self, run_id: str) -> Tuple[ImageRow, ...]:
+        """Everything that one run did with images, in its order."""
+        return self._images.of_run(run_id)
 
     def live_images(self) -> Tuple[ImageRow, ...]:
         """Those that are not finished, of any boot: somebody is at work, or died at it."""

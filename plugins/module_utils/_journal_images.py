@@ -13,6 +13,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
+from ._journal_fence import check_suspend
 from ._journal_file import JournalFile
 from ._process import Identity
 
@@ -98,8 +99,10 @@ class Images:
         worker: Optional[Identity],
         before: float,
         status: str = "active",
+        suspends: bool = False,
     ) -> ImageRow:
-        """A new row. before: what ended earlier is forgotten, in seconds since the epoch."""
+        """A new row. before: what ended earlier is forgotten, in seconds since the epoch. suspends: processes that run
+        are going to be suspended for it."""
         now = self._clock()
         values: Tuple[object, ...] = (
             lineage,
@@ -119,6 +122,8 @@ class Images:
             now,
         )
         with self._file.transaction() as connection:
+            if suspends:
+                check_suspend(connection, self._file.subject, run_id)
             _forget(connection, before)
             cursor = connection.execute(
                 f"INSERT INTO images ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})", values
@@ -187,6 +192,9 @@ class Images:
 
     def of_lineage(self, lineage: str) -> Tuple[ImageRow, ...]:
         return self._read("WHERE lineage = ? ORDER BY id DESC", (lineage,))
+
+    def of_run(self, run_id: str) -> Tuple[ImageRow, ...]:
+        return self._read("WHERE run_id = ? ORDER BY id", (run_id,))
 
     def live(self) -> Tuple[ImageRow, ...]:
         names = sorted(LIVE_IMAGES)

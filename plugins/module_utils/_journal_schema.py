@@ -122,4 +122,42 @@ SCRIPTS: Tuple[Tuple[str, ...], ...] = (
         "CREATE INDEX image_steps_by_image ON image_steps (image)",
         "CREATE INDEX image_steps_by_name ON image_steps (step)",
     ),
+    (
+        """CREATE TABLE drains (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            run_id TEXT NOT NULL,
+            runs TEXT NOT NULL,
+            kind TEXT NOT NULL,
+            attempt INTEGER NOT NULL,
+            controller TEXT NOT NULL,
+            phase TEXT NOT NULL,
+            mode TEXT NOT NULL,
+            store TEXT NOT NULL,
+            boot_id TEXT NOT NULL,
+            suspended_boot_id TEXT NOT NULL,
+            selection TEXT NOT NULL,
+            processes TEXT NOT NULL,
+            scheduler TEXT NOT NULL,
+            packages TEXT NOT NULL,
+            declares TEXT NOT NULL,
+            message TEXT NOT NULL,
+            after_operation INTEGER NOT NULL,
+            after_image INTEGER NOT NULL,
+            opened REAL NOT NULL,
+            updated REAL NOT NULL,
+            closed REAL
+        )""",
+        # One row at most has no end: it has the host.
+        "CREATE UNIQUE INDEX drains_open ON drains ((closed IS NULL)) WHERE closed IS NULL",
+        """CREATE TABLE drain_phases (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            drain INTEGER NOT NULL REFERENCES drains (id) ON DELETE CASCADE,
+            phase TEXT NOT NULL,
+            attempt INTEGER NOT NULL,
+            at REAL NOT NULL,
+            boot_id TEXT NOT NULL,
+            message TEXT NOT NULL
+        )""",
+        "CREATE INDEX drain_phases_by_drain ON drain_phases (drain)",
+    ),
 )

@@ -29,7 +29,10 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
     "criu_image_info": ({"path": "srv/x"}, "absolute"),
     "cuda_checkpoint": ({"state": "running", "pids": ["abc"]}, "'abc' is no PID"),
     "cuda_checkpoint_info": ({"pids": ["abc"]}, "'abc' is no PID"),
+    "gpu_drain": ({"phase": "claimed", "run_id": "a b"}, "Up to 64 letters"),
+    "gpu_drain_info": ({"run_id": "a b"}, "Up to 64 letters"),
     "gpu_preflight": ({"pids": ["abc"]}, "'abc' is no PID"),
+    "slurm_node": ({"node": "ALL", "state": "drained", "run_id": "r"}, "not the name of one node"),
 }
 
 

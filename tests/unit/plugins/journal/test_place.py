@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _journal_file
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._drain_rows import Drains
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._huge_pages import HugePages
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import open_journal
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_errors import JournalError, SqliteMissing
@@ -267,6 +268,8 @@ def test_no_alarm_about_a_journal_with_something_in_every_table(used: Path) -> N
         assert HugePages(journal, Words(used.with_name("enabled"))).acquire(me(), "auto")
         row = journal.begin_image(lineage="a", path="/i", run_id="run", root=me(), leave="killed", worker=None)
         journal.image_measured(row.id, "criu_dump", 1.0, 1)
+        with Drains(journal.file).lock() as change:
+            change.open("run", 1, "claimed", BOOT)
         tables = [row["name"] for row in journal.file.read("SELECT name FROM sqlite_master WHERE type = 'table'")]
         assert len(tables) > 5
         assert not [name for name in tables if not journal.file.read(f"SELECT 1 FROM {name}")]
