@@ -151,7 +151,10 @@ def test_a_caller_that_does_not_let_it_begin(tmp_path: Path) -> None:
 
 @needs_root
 def test_past_its_time_it_goes_on(place: Place) -> None:
-    assert place.run(f"echo begun >{place.log}; sleep 1; echo done >>{place.log}", seconds=0.3) is None
+    go = f"{place.log}.go"
+    waits = f"until [ -e {go} ]; do sleep 0.05; done"
+    assert place.run(f"echo begun >{place.log}; {waits}; echo done >>{place.log}", seconds=0.3) is None
+    Path(go).touch()
     wait_for(lambda: place.says() == ["begun", "done"])
 
 

@@ -154,10 +154,13 @@ DUMP: Dict[str, Expected] = {
     "restart": (("systemd_restart", "blocking", 0),),
     "journald": (("journald_stdio", "blocking", 0),),
 }
-#: What the simulated MPS and NCCL do in another way than the real ones, on a real GPU.
+#: What a set of a real GPU shows otherwise: its MPS and NCCL are the real ones.
 REAL_DUMP: Dict[str, Expected] = {
     "mps": (("external_pipe", "blocking", 0), ("external_unix_socket", "blocking", 0)),
     "nccl-two-ranks": (("tcp_established", "blocking", 1),),
+    # Taken before the recorder asked for what socket_option goes by.
+    "tcp": (("tcp_established", "blocking", 0),),
+    "tcp-listening": (),
 }
 RESUME: Dict[str, Expected] = {
     "plain-suspended": (),
