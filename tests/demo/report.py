@@ -1,9 +1,9 @@
 # Copyright (c) 2026, gpufleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Judges what the demo's playbook saw: a table, and every way in which a process did not come back as it was.
+"""Judges what the demo saw: a table, and every way in which a process did not come back as it was.
 
-usage: report.py FILE...      one JSON file per host, as tests/demo/demo.yml writes it
+usage: report.py DIRECTORY      with HOST.MOMENT.json for each host and moment, as tests/demo/look.yml writes them
 """
 
 import json
@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 MOMENTS = ("before", "suspended", "still_suspended", "after")
-STATES = {"before": "running", "suspended": "checkpointed", "still_suspended": "checkpointed", "after": "running"}
+GONE = "gone"
+WHILE_SUSPENDED = {"memory": "checkpointed", "disk": GONE}
 
 
 @dataclass(frozen=True)
 class Look:
-    """A process at one moment."""
+    """A process at one moment. start_time: 0 when there is none."""
 
     counter: int
     state: str
@@ -30,6 +31,7 @@ class Look:
 @dataclass(frozen=True)
 class Job:
     host: str
+    mode: str
     name: str
     pid: int
     looks: dict[str, Look]
@@ -54,39 +56,41 @@ def vram_of(pid: int, apps: list[str]) -> int:
 
 
 def jobs_of(seen: dict[str, Any]) -> list[Job]:
-    """One host's file."""
+    """Of one host: what was seen of it, by moment."""
     jobs = []
-    for index, pid in enumerate(seen["pids"]):
-        looks = {
-            moment: Look(
+    before = seen["before"]
+    for index, pid in enumerate(before["pids"]):
+        looks = {}
+        for moment in MOMENTS:
+            look = seen[moment]
+            stat = look["stats"][index]
+            looks[moment] = Look(
                 counter=int(look["counters"][index]),
-                state=look["states"][index],
-                start_time=start_time(look["stats"][index]),
-                stopped=is_stopped(look["stats"][index]),
+                state=look["states"].get(str(pid), "without CUDA") if stat else GONE,
+                start_time=start_time(stat) if stat else 0,
+                stopped=bool(stat) and is_stopped(stat),
                 vram_mib=vram_of(pid, look["apps"]),
             )
-            for moment, look in seen["seen"].items()
-        }
-        sums = seen["sums"]
-        jobs.append(
-            Job(seen["host"], seen["jobs"][index]["name"], pid, looks, sums["before"][index], sums["after"][index])
-        )
+        sums = [seen[moment]["sums"][index] for moment in ("before", "after")]
+        jobs.append(Job(before["host"], before["mode"], before["names"][index], pid, looks, *sums))
     return jobs
 
 
 def problems_of(job: Job) -> list[str]:
     before, suspended, still, after = (job.looks[moment] for moment in MOMENTS)
+    meanwhile = WHILE_SUSPENDED[job.mode]
+    wanted = dict(zip(MOMENTS, ("running", meanwhile, meanwhile, "running"), strict=True))
     found = [
-        f"was {look.state} {moment.replace('_', ' ')}, not {STATES[moment]}"
+        f"was {look.state} {moment.replace('_', ' ')}, not {wanted[moment]}"
         for moment, look in job.looks.items()
-        if look.state != STATES[moment]
+        if look.state != wanted[moment]
     ]
     if before.vram_mib <= 0:
         found.append("held no GPU memory while it ran")
     if after.stopped:
         found.append("is still stopped")
     for look in (suspended, still):
-        if not look.stopped:
+        if not look.stopped and look.state != GONE:
             found.append("was not stopped while suspended")
         if look.vram_mib:
             found.append(f"held {look.vram_mib} MiB of GPU memory while suspended")
@@ -98,13 +102,25 @@ def problems_of(job: Job) -> list[str]:
         found.append(f"did not count on: {before.counter}, suspended {suspended.counter}, after {after.counter}")
     if not job.sum_before or job.sum_before != job.sum_after:
         found.append(f"its GPU memory changed: checksum {job.sum_before!r} before, {job.sum_after!r} after")
-    if len({look.start_time for look in job.looks.values()}) != 1:
+    if job.mode == "memory" and not is_same(job):
         found.append(f"PID {job.pid} is another process now: the start times differ")
     return [f"{job.host} {job.name} (PID {job.pid}): {problem}" for problem in found]
 
 
+def is_same(job: Job) -> bool:
+    """Whether it was one process all the time: what comes back from disk starts anew under its PID."""
+    return len({look.start_time for look in job.looks.values()}) == 1
+
+
+def boots_problems_of(seen: dict[str, Any]) -> list[str]:
+    booted = seen["before"]["boot_id"] != seen["after"]["boot_id"]
+    if booted == seen["before"]["reboot"]:
+        return []
+    return [f"{seen['before']['host']}: {'rebooted' if booted else 'did not reboot: its boot id is the same'}"]
+
+
 def gpu_mib(seen: dict[str, Any], moment: str) -> int:
-    return sum(int(line) for line in seen["seen"][moment]["gpu_used_mib"])
+    return sum(int(line) for line in seen[moment]["gpu_used_mib"])
 
 
 def gpu_problems_of(seen: dict[str, Any], jobs: list[Job]) -> list[str]:
@@ -116,13 +132,23 @@ def gpu_problems_of(seen: dict[str, Any], jobs: list[Job]) -> list[str]:
         found.append(f"{max(suspended, still)} MiB of GPU memory in use while all were suspended, expected {free} MiB")
     if after != before:
         found.append(f"{after} MiB of GPU memory in use in the end, {before} MiB before")
-    return [f"{seen['host']}: {problem}" for problem in found]
+    return [f"{seen['before']['host']}: {problem}" for problem in found]
 
 
 def table_of(jobs: list[Job]) -> str:
     head = [
-        ["", "", "", "", "GPU memory, MiB", "counter", "", ""],
-        ["host", "job", "PID", "state", "before/suspended/after", "before/suspended/after", "checksum", "process"],
+        ["", "", "", "", "", "GPU memory, MiB", "counter", "", ""],
+        [
+            "host",
+            "mode",
+            "job",
+            "PID",
+            "state",
+            "before/suspended/after",
+            "before/suspended/after",
+            "checksum",
+            "process",
+        ],
     ]
     body = []
     for job in jobs:
@@ -130,13 +156,14 @@ def table_of(jobs: list[Job]) -> str:
         body.append(
             [
                 job.host,
+                job.mode,
                 job.name,
                 str(job.pid),
                 after.state,
                 f"{before.vram_mib} / {suspended.vram_mib} / {after.vram_mib}",
                 f"{before.counter} / {suspended.counter} / {after.counter}",
                 "equal" if job.sum_before and job.sum_before == job.sum_after else "DIFFERS",
-                "same" if len({look.start_time for look in job.looks.values()}) == 1 else "ANOTHER",
+                {("memory", False): "ANOTHER", ("disk", False): "from its image"}.get((job.mode, is_same(job)), "same"),
             ]
         )
     rows = head + body
@@ -145,20 +172,29 @@ def table_of(jobs: list[Job]) -> str:
     return "\n".join([*lines[:2], "-" * max(map(len, lines)), *lines[2:]])
 
 
+def read(directory: Path) -> list[dict[str, Any]]:
+    """What was seen, by moment, of each host in turn."""
+    hosts = sorted({file.name.split(".")[0] for file in directory.glob("*.*.json")})
+    return [
+        {moment: json.loads((directory / f"{host}.{moment}.json").read_text()) for moment in MOMENTS} for host in hosts
+    ]
+
+
 def main(arguments: list[str]) -> int:
-    if not arguments:
+    if len(arguments) != 1:
         print(__doc__, file=sys.stderr)
         return 2
-    hosts = [json.loads(Path(file).read_text()) for file in arguments]
+    hosts = read(Path(arguments[0]))
     jobs = [job for seen in hosts for job in jobs_of(seen)]
     problems = [problem for job in jobs for problem in problems_of(job)]
     wrong = len({problem.partition(":")[0] for problem in problems})
     for seen in hosts:
-        problems += gpu_problems_of(seen, jobs_of(seen))
+        problems += gpu_problems_of(seen, jobs_of(seen)) + boots_problems_of(seen)
     print(table_of(jobs))
     for seen in hosts:
         used = " / ".join(str(gpu_mib(seen, moment)) for moment in ("before", "suspended", "after"))
-        print(f"{seen['host']}: GPU memory in use before / suspended / after: {used} MiB")
+        booted = ", rebooted meanwhile" if seen["before"]["boot_id"] != seen["after"]["boot_id"] else ""
+        print(f"{seen['before']['host']}: GPU memory in use before / suspended / after: {used} MiB{booted}")
     for problem in problems:
         print(f"demo: {problem}", file=sys.stderr)
     print(f"\nprocesses: {len(jobs) - wrong} passed, {wrong} failed")

@@ -15,12 +15,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-DOES_NOT_COME_BACK = {
-    "demo_jobs": [{"name": "polling", "kind": "polling", "vram": 64}],
-    "demo_park": False,
-    "demo_allow": ["unparked"],
-    "demo_patience": {"retries": 4, "delay": 0.5},
-}
+SUSPENDED = "TASK [Look at the workloads while they are suspended]"
+KILLS = [
+    {
+        "name": "Kill them while they are suspended",
+        "ansible.builtin.command": {"argv": ["pkill", "-9", "gpusim-workload"]},
+    }
+]
 
 
 def leftovers(directory: Path) -> list[str]:
@@ -71,10 +72,12 @@ def directory(tmp_path: Path) -> Path:
 
 
 def test_a_process_that_does_not_come_back_fails_it(directory: Path) -> None:
-    process, log = start(directory, "--extra-vars", json.dumps(DOES_NOT_COME_BACK))
+    tasks = directory / "kills.yml"
+    tasks.write_text(json.dumps(KILLS))
+    process, log = start(directory, "--limit", "h3", "--extra-vars", f"gpu_drain_maintenance_tasks={tasks}")
     status = process.wait(240)
     assert status not in (0, 130, 143), log.read_text()
-    assert "TASK [Suspend]" in log.read_text()
+    assert "TASK [Kill them while they are suspended]" in log.read_text()
     assert leftovers(directory) == []
 
 
@@ -82,7 +85,7 @@ def test_a_process_that_does_not_come_back_fails_it(directory: Path) -> None:
 def test_nothing_is_left_when_it_is_ended_half_way(number: signal.Signals, directory: Path) -> None:
     process, log = start(directory)
     try:
-        assert holds_within(180, lambda: "TASK [Suspend]" in log.read_text() or process.poll() is not None)
+        assert holds_within(180, lambda: SUSPENDED in log.read_text() or process.poll() is not None)
         assert process.poll() is None, log.read_text()
         assert leftovers(directory)
         if number == signal.SIGINT:

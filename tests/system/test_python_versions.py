@@ -32,6 +32,7 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
     "gpu_drain": ({"phase": "claimed", "run_id": "a b"}, "Up to 64 letters"),
     "gpu_drain_info": ({"run_id": "a b"}, "Up to 64 letters"),
     "gpu_preflight": ({"pids": ["abc"]}, "'abc' is no PID"),
+    "slurm_node": ({"node": "ALL", "state": "drained", "run_id": "r"}, "not the name of one node"),
 }
 
 

@@ -13,21 +13,34 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 
-from . import aptsource, disk, recipe
+from . import aptsource, disk, recipe, recipe_slurm
 from .errors import FleetError
 
 _KEEP = 2
 _LOG_LINES = 15
+
+# Beyond the plain image: each flavour is an image of its own, built when a fleet first asks for it.
+_FLAVOURS: dict[str, ModuleType] = {"slurm": recipe_slurm}
 
 
 def cache_directory() -> Path:
     return Path(os.environ.get("GPUFLEET_CACHE") or "/var/cache/gpufleet-checkpoint").resolve()
 
 
-def key() -> str:
-    recipe_file = Path(recipe.__file__)
-    return hashlib.sha256(recipe_file.read_bytes()).hexdigest()[:12]
+def key(flavour: str = "") -> str:
+    """What the image is made of, in short. The plain one does not change with a flavour."""
+    parts: list[ModuleType] = [recipe, *([_FLAVOURS[flavour]] if flavour else [])]
+    return hashlib.sha256(b"".join(Path(str(part.__file__)).read_bytes() for part in parts)).hexdigest()[:12]
+
+
+def _prefix(flavour: str) -> str:
+    return f"base+{flavour}-" if flavour else "base-"
+
+
+def packages(flavour: str = "") -> tuple[str, ...]:
+    return recipe.PACKAGES + (_FLAVOURS[flavour].PACKAGES if flavour else ())
 
 
 def use(root: Path) -> int:
@@ -48,11 +61,10 @@ def _unused(image: Path) -> bool:
         os.close(fd)
 
 
-def _prune(cache: Path, current: Path) -> None:
-    """Drop images of older recipes: all but the last used of them, and never one with a host on it."""
-    others = sorted(
-        (path for path in cache.glob("base-*") if path != current), key=lambda path: path.stat().st_mtime, reverse=True
-    )
+def _prune(cache: Path, current: Path, flavour: str) -> None:
+    """Drop this flavour's images of older recipes: all but the last used of them, and never one with a host on it."""
+    images = (path for path in cache.glob(f"{_prefix(flavour)}*") if path != current)
+    others = sorted(images, key=lambda path: path.stat().st_mtime, reverse=True)
     for image in others[_KEEP - 1 :]:
         if _unused(image):
             doomed = cache / f".old-{image.name}"
@@ -60,10 +72,10 @@ def _prune(cache: Path, current: Path) -> None:
             shutil.rmtree(doomed)
 
 
-def _debootstrap(target: Path, log: Path) -> None:
+def _debootstrap(target: Path, log: Path, flavour: str) -> None:
     # In namespaces that die with this process: a killed build leaves no mount and no process.
     command = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--propagation", "slave", "--pid", "--fork"]
-    command += ["--kill-child", "debootstrap", "--variant=minbase", f"--include={','.join(recipe.PACKAGES)}"]
+    command += ["--kill-child", "debootstrap", "--variant=minbase", f"--include={','.join(packages(flavour))}"]
     command += [recipe.SUITE, str(target)]
     mirror = aptsource.mirror()
     if mirror:
@@ -85,11 +97,11 @@ def _debootstrap(target: Path, log: Path) -> None:
         )
 
 
-def ensure(disk_mib: int) -> tuple[Path, Path]:
+def ensure(disk_mib: int, flavour: str = "") -> tuple[Path, Path]:
     """Root of the base image and the disk template of this size, built now if they are not there."""
     cache = cache_directory()
     cache.mkdir(parents=True, exist_ok=True)
-    image = cache / f"base-{key()}"
+    image = cache / f"{_prefix(flavour)}{key(flavour)}"
     template = image / f"disk-{disk_mib}.img"
     if template.exists():
         os.utime(image)
@@ -102,20 +114,21 @@ def ensure(disk_mib: int) -> tuple[Path, Path]:
         except BlockingIOError:
             print("base image: another process is building it; waiting", file=sys.stderr)
             fcntl.flock(lock, fcntl.LOCK_EX)
-        for leftover in (*cache.glob(".build-*"), *cache.glob(".old-*"), *cache.glob("base-*/disk-*.stage")):
+        for leftover in (*cache.glob(".build-*"), *cache.glob(".old-*"), *cache.glob("base[-+]*/disk-*.stage")):
             shutil.rmtree(leftover)
-        for unfinished in cache.glob("base-*/disk-*.partial"):
+        for unfinished in cache.glob("base[-+]*/disk-*.partial"):
             unfinished.unlink()
         if not image.exists():
             started = time.monotonic()
-            print(f"base image: building Debian {recipe.SUITE} in {cache} (once, about a minute)", file=sys.stderr)
+            what = f"Debian {recipe.SUITE}{f' with {flavour}' if flavour else ''}"
+            print(f"base image: building {what} in {cache} (once, about a minute)", file=sys.stderr)
             build = cache / f".build-{image.name}"
             build.mkdir()
-            _debootstrap(build / "root", build / "build.log")
+            _debootstrap(build / "root", build / "build.log", flavour)
             recipe.finish(build / "root")
             build.rename(image)
             print(f"base image: done in {time.monotonic() - started:.0f} s", file=sys.stderr)
-            _prune(cache, image)
+            _prune(cache, image, flavour)
         if not template.exists():
             disk.make_template(image / "root/var", disk_mib, template)
         os.utime(image)

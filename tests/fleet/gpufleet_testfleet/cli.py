@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from . import names
 from .errors import FleetError
-from .options import DEFAULT_MODEL, DRIVERS, INITS, Options, parse_settings
+from .options import DEFAULT_MODEL, DRIVERS, FLAVOURS, INITS, Options, parse_settings
 from .state import Directory, Fleet, Lock, load
 
 _CHECKOUT = Path(__file__).resolve().parents[3]
@@ -59,6 +59,9 @@ def parser() -> argparse.ArgumentParser:
     up.add_argument("--sim", metavar="DIR", help="layer with the simulated driver (default: tests/sim/build)")
     up.add_argument("--model", default=DEFAULT_MODEL, metavar="NAME", help=f"GPU model (default {DEFAULT_MODEL})")
     up.add_argument("--disk", type=int, default=32768, metavar="MIB", help="disk of each host, sparse (default 32768)")
+    up.add_argument(
+        "--with", dest="flavour", default="", choices=FLAVOURS, help="slurm: the hosts are a cluster, h1 its controller"
+    )
     up.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a line of /etc/gpusim.conf")
 
     commands.add_parser("down", help="remove the fleet and all that is left of it")
@@ -160,6 +163,7 @@ def _run(arguments: argparse.Namespace) -> int:
             sim=str(Path(arguments.sim).resolve()) if arguments.sim else None,
             model=arguments.model,
             disk=arguments.disk,
+            flavour=arguments.flavour,
             settings=parse_settings(arguments.set),
         )
         options.check()

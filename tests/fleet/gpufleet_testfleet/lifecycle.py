@@ -121,7 +121,7 @@ def up(directory: Directory, options: Options) -> None:
     if _exists(directory):
         _say(f"fleet {directory.fleet}: removing the one that was in {directory.path}")
         _remove(directory)
-    root, template = base.ensure(options.disk)
+    root, template = base.ensure(options.disk, options.flavour)
     fleet = Fleet(directory, options, root)
     fleet.save()
     for line in machine.register(directory.fleet, directory.path, options.init == "systemd"):

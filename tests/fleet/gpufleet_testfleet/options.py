@@ -15,6 +15,7 @@ from .names import MAX_HOSTS, Host
 
 DRIVERS = ("535", "550", "555", "570", "580", "590")
 INITS = ("systemd", "none")
+FLAVOURS = ("slurm",)
 DEFAULT_MODEL = "NVIDIA H200"
 MIN_DISK_MIB = 256
 MAX_DISK_MIB = 1 << 24  # what ext4 takes
@@ -40,6 +41,7 @@ class Options:
     sim: str | None = None
     model: str = DEFAULT_MODEL
     disk: int = 32768
+    flavour: str = ""
     settings: dict[str, str] = field(default_factory=dict)
 
     def check(self) -> None:
@@ -55,6 +57,10 @@ class Options:
             raise FleetError(f"--sim {self.sim}: no such directory")
         if self.init not in INITS:
             raise FleetError(f"--init {self.init}: unknown, choose one of {', '.join(INITS)}")
+        if self.flavour and self.flavour not in FLAVOURS:
+            raise FleetError(f"--with {self.flavour}: unknown, choose one of {', '.join(FLAVOURS)}")
+        if self.flavour and self.init != "systemd":
+            raise FleetError(f"--with {self.flavour}: its services are systemd's; leave out --init {self.init}")
         full = _FULL_VERSION.fullmatch(self.driver)
         if self.driver not in DRIVERS and not (full and full.group(1) in DRIVERS):
             raise FleetError(

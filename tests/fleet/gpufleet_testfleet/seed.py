@@ -9,7 +9,7 @@ import shutil
 import uuid
 from pathlib import Path
 
-from . import commands
+from . import commands, seed_slurm
 from .names import CONTROL_ADDRESS, Host
 from .options import gpusim_conf
 from .state import Fleet
@@ -42,6 +42,14 @@ def hosts_file(fleet: Fleet, host: Host) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _slurm(fleet: Fleet, host: Host, root: Path) -> None:
+    names = [other.name for other in fleet.hosts]
+    for name, text in seed_slurm.files(names).items():
+        _write(root, name, text)
+    for unit in seed_slurm.masked(names, host.name):
+        _path(root, f"etc/systemd/system/{unit}").symlink_to("/dev/null")
+
+
 def make(fleet: Fleet, host: Host) -> str:
     """Fill the host's layer and return its public host key."""
     root = fleet.directory.host(host).seed
@@ -58,6 +66,8 @@ def make(fleet: Fleet, host: Host) -> str:
     commands.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", host.name, "-f", str(key)])
     if fleet.options.gpus:
         _write(root, "etc/gpusim.conf", gpusim_conf(fleet.options, host))
+    if fleet.options.flavour == "slurm":
+        _slurm(fleet, host, root)
     if fleet.options.init == "none":
         _write(root, INIT, (_INSIDE / "init.py").read_text(), 0o755)
         for name in _POWER_COMMANDS:

@@ -23,6 +23,7 @@ def test_defaults_of_up() -> None:
         "sim": None,
         "model": "NVIDIA H200",
         "disk": 32768,
+        "flavour": "",
         "set": [],
     }
 

@@ -31,6 +31,8 @@ def test_drivers(driver: str) -> None:
         ({"disk": 99999999999}, "256 to 16777216 MiB"),
         ({"sim": "/nonexistent"}, "--sim /nonexistent"),
         ({"init": "upstart"}, "--init upstart"),
+        ({"flavour": "pbs"}, "--with pbs: unknown"),
+        ({"flavour": "slurm", "init": "none"}, "leave out --init none"),
         ({"driver": "581"}, "unknown driver version"),
         ({"driver": "418.40"}, "unknown driver version"),
         ({"driver": "580."}, "unknown driver version"),
@@ -57,7 +59,7 @@ def test_settings() -> None:
 
 
 def test_options_survive_the_state_file() -> None:
-    options = Options(hosts=3, gpus=2, driver="550", settings={"seed": "x"}, sim="/layer")
+    options = Options(hosts=3, gpus=2, driver="550", settings={"seed": "x"}, sim="/layer", flavour="slurm")
     assert Options.from_json(options.as_json()) == options
 
 

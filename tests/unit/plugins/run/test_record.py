@@ -1,0 +1,207 @@
+# Copyright (c) 2026, gpufleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What becomes of a host's record as its drain goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run import record
+from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run.record import Entry, Host
+from tests.unit.plugins.run.making import BEGAN, RUN_ID, attempt_of, run_of
+
+PROCESS = {
+    "identity": {"pid": 71, "start_ticks": 5, "boot_id": "b"},
+    "executable": "/usr/bin/python3",
+    "device_bytes": 1 << 30,
+    "state": "suspended",
+}
+
+
+def through(*phases: str, host: Host | None = None, at: float = BEGAN) -> Host:
+    one = record.marked(Host(RUN_ID, "h1"), attempt_of(("h1",))) if host is None else host
+    for number, phase in enumerate(phases):
+        one = record.event(one, phase, at + 10 * number, {"phase": phase})
+    return one
+
+
+def test_a_host_whose_turn_comes_is_untouched_until_something_is_told_of_it() -> None:
+    marked = record.marked(Host(RUN_ID, "h1"), attempt_of(("h1",), batch=3))
+    assert (marked.outcome, marked.batch, marked.attempt, marked.timeline) == (record.UNTOUCHED, 3, 1, ())
+    assert through("claimed").outcome == record.IN_PROGRESS
+
+
+def test_each_phase_ends_with_the_next_one_and_the_last_with_itself() -> None:
+    host = through("claimed", "suspending", "suspended", "maintenance", "restoring", "restored", "released")
+    assert [entry.what for entry in host.timeline] == list(record.PHASES[:7])
+    assert [entry.ended for entry in host.timeline] == [BEGAN + 10 * n for n in (1, 2, 3, 4, 5, 6, 6)]
+    assert (host.outcome, host.phase) == (record.FINISHED, "released")
+
+
+def test_a_phase_told_twice_is_one_entry() -> None:
+    assert len(through("claimed", "claimed", "suspending", "suspending").timeline) == 2
+
+
+def test_a_later_attempt_has_entries_of_its_own() -> None:
+    host = record.marked(through("claimed", "suspending", "suspended"), attempt_of(("h1",), number=2))
+    assert (host.outcome, host.phase) == (record.IN_PROGRESS, "suspended")
+    host = record.event(host, "claimed", BEGAN + 500, {"phase": "suspended"})
+    assert [(entry.what, entry.attempt, entry.ended) for entry in host.timeline[-2:]] == [
+        ("suspended", 1, BEGAN + 500),
+        ("suspended", 2, None),
+    ]
+
+
+def test_a_host_that_was_undone_begins_anew() -> None:
+    undone = through("claimed", "undoing", "undone")
+    assert undone.outcome == record.UNDONE
+    again = record.marked(undone, attempt_of(("h1",), number=2))
+    assert (again.outcome, again.phase) == (record.UNTOUCHED, "")
+    assert record.event(again, "preflight", BEGAN + 500, {}).outcome == record.IN_PROGRESS
+
+
+def test_hooks_lie_inside_phases() -> None:
+    host = through("claimed")
+    host = record.event(host, "before_suspend", BEGAN + 1, {})
+    host = record.event(host, "before_suspend", BEGAN + 3, {"message": "out of the pool"}, ended=True)
+    host = record.event(host, "preflight", BEGAN + 4, {}, ended=True)
+    assert [(e.what, e.began, e.ended, e.text) for e in host.timeline] == [
+        ("claimed", BEGAN, None, ""),
+        ("before_suspend", BEGAN + 1, BEGAN + 3, "out of the pool"),
+        ("preflight", BEGAN + 4, BEGAN + 4, ""),
+    ]
+
+
+def test_a_failure_ends_what_was_under_way_and_not_the_phase() -> None:
+    host = record.event(through("claimed", "suspending"), "preflight", BEGAN + 15, {})
+    host = record.failed(host, BEGAN + 20, "preflight: 1 finding blocks", "Settle it")
+    assert (host.outcome, host.message, host.next) == (record.FAILED, "preflight: 1 finding blocks", "Settle it")
+    assert host.timeline[-1] == Entry("preflight", BEGAN + 15, BEGAN + 20, "preflight: 1 finding blocks", 1, True)
+    assert host.timeline[-2] == Entry("suspending", BEGAN + 10, None, "", 1)
+    direct = record.failed(through("claimed", "suspending"), BEGAN + 20, "no", "")
+    assert direct.timeline[-1] == Entry("suspending", BEGAN + 10, None, "no", 1, True)
+
+
+@pytest.mark.parametrize(
+    ("host", "outcome"),
+    [
+        (through("claimed", "undoing", "undone"), record.UNDONE),
+        (record.event(through("restoring"), "restoring", BEGAN, {"lost": [{"what": "71", "why": "w"}]}), record.LOST),
+        (through("claimed"), record.FAILED),
+        (Host(RUN_ID, "h1"), record.FAILED),
+    ],
+)
+def test_what_was_undone_or_lost_stays_so_when_the_host_fails(host: Host, outcome: str) -> None:
+    assert record.failed(host, BEGAN, "m", "n").outcome == outcome
+
+
+def test_a_released_host_is_finished_even_if_its_loss_was_accepted() -> None:
+    host = record.event(through("restored"), "released", BEGAN, {"lost": [{"what": "71", "why": "w"}]})
+    assert (host.outcome, len(host.lost)) == (record.FINISHED, 1)
+
+
+def test_an_outcome_that_is_told_is_taken() -> None:
+    host = record.event(through("claimed", "released"), "look", BEGAN, {"outcome": "failed"}, ended=True)
+    assert host.outcome == record.FAILED
+
+
+def test_what_may_hold_secrets_is_not_kept() -> None:
+    data = {
+        "phase": "suspended",
+        "processes": [{**PROCESS, "command": ["python3", "--token", "S3CRET"], "environment": {"T": "S3CRET"}}],
+        "findings": [{"id": "x", "severity": "warning", "evidence": "e", "command": "S3CRET"}],
+        "holders": [{"pid": 1, "executable": "/usr/bin/dcgm", "cmdline": "S3CRET"}],
+        "images": [{"path": "/i", "argv": "S3CRET"}],
+        "invocation": {"module_args": {"token": "S3CRET"}},
+        "stdout": "S3CRET",
+    }
+    host = record.event(through("claimed"), "suspended", BEGAN, data)
+    assert "S3CRET" not in json.dumps(record.host_to_json(host))
+    assert host.processes[0]["state"] == "suspended"
+    assert host.findings[0]["id"] == "x"
+
+
+def test_what_several_tasks_tell_of_one_process_comes_together() -> None:
+    host = record.event(through("claimed"), "preflight", BEGAN, {"processes": [{"pid": 71, "user": "ana"}]}, ended=True)
+    host = record.event(host, "suspended", BEGAN, {"processes": [PROCESS]})
+    host = record.event(host, "restored", BEGAN, {"processes": [{**PROCESS, "state": "running"}]})
+    assert [(one["user"], one["state"], one["device_bytes"]) for one in host.processes] == [("ana", "running", 1 << 30)]
+
+
+def test_findings_of_an_earlier_attempt_are_not_told_again() -> None:
+    finding = {"id": "uvm_managed", "severity": "blocking", "subject": "PID 71"}
+    host = record.event(through("claimed"), "preflight", BEGAN, {"findings": [finding]}, ended=True)
+    twice = record.event(host, "preflight", BEGAN, {"findings": [finding]}, ended=True)
+    assert twice.findings == (finding,)
+    assert record.marked(twice, attempt_of(("h1",), number=2)).findings == ()
+
+
+def test_the_estimate_is_that_of_gpu_preflight() -> None:
+    told = {"estimate": {"device_bytes": 5, "image_bytes": 9, "total_seconds": {"suspend": 2.5}, "rates": {}}}
+    host = record.event(through("claimed"), "preflight", BEGAN, told, ended=True)
+    assert host.estimate == {"seconds": {"suspend": 2.5}, "bytes": 5}
+    assert record.event(host, "preflight", BEGAN, {"estimate": host.estimate}).estimate == host.estimate
+
+
+ROW = {
+    "run_id": RUN_ID,
+    "runs": ["20261129T000000-aaaaaa", RUN_ID],
+    "attempt": 2,
+    "phase": "suspended",
+    "mode": "disk",
+    "boot_id": "b",
+    "processes": [PROCESS],
+    "timeline": [
+        {"phase": "suspending", "at": BEGAN + 5, "attempt": 1, "boot_id": "b", "message": ""},
+        {"phase": "claimed", "at": BEGAN, "attempt": 1, "boot_id": "b", "message": ""},
+        {"phase": "suspended", "at": BEGAN + 9, "attempt": 2, "boot_id": "b", "message": "4 processes"},
+    ],
+}
+
+
+def test_a_record_comes_back_from_the_journal() -> None:
+    host = record.rebuilt(RUN_ID, "h1", {"drain": ROW})
+    assert (host.phase, host.attempt, host.mode, host.outcome) == ("suspended", 2, "disk", record.IN_PROGRESS)
+    assert host.timeline == (
+        Entry("claimed", BEGAN, BEGAN + 5, "", 1),
+        Entry("suspending", BEGAN + 5, BEGAN + 9, "", 1),
+        Entry("suspended", BEGAN + 9, None, "4 processes", 2),
+    )
+    assert host.processes[0]["executable"] == "/usr/bin/python3"
+
+
+def test_what_a_host_does_not_know_is_kept_when_its_record_is_rebuilt() -> None:
+    before = record.event(through("claimed"), "before_suspend", BEGAN + 1, {}, ended=True)
+    before = record.failed(dataclasses.replace(before, batch=4), BEGAN + 2, "hook failed", "n")
+    host = record.rebuilt(RUN_ID, "h1", {"drain": ROW}, before)
+    assert (host.batch, host.outcome, host.message) == (4, record.FAILED, "hook failed")
+    assert "before_suspend" in [entry.what for entry in host.timeline]
+    released = {**ROW, "phase": "released"}
+    assert record.rebuilt(RUN_ID, "h1", {"drain": released}, before).outcome == record.FINISHED
+
+
+@pytest.mark.parametrize("told", [{}, {"drain": None}, {"drain": {**ROW, "run_id": "other", "runs": ["other"]}}])
+def test_a_host_whose_journal_does_not_know_the_run_is_untouched(told: dict[str, object]) -> None:
+    host = record.rebuilt(RUN_ID, "h1", told, through("claimed", "suspending"))
+    assert (host.outcome, host.phase, host.timeline) == (record.UNTOUCHED, "", ())
+
+
+def test_records_survive_json() -> None:
+    attempt = attempt_of(("h1", "h2"), number=2, stopped="budget")
+    run = run_of(attempt_of(("h1", "h2")), attempt)
+    assert record.run_from_json(json.loads(json.dumps(record.run_to_json(run)))) == run
+    host = record.failed(record.event(through("claimed"), "suspended", BEGAN, {"processes": [PROCESS]}), 1.5, "m", "n")
+    assert record.host_from_json(json.loads(json.dumps(record.host_to_json(host)))) == host
+
+
+def test_the_last_attempt_of_each_slice_is_the_current_one() -> None:
+    attempts = (attempt_of(("a",)), attempt_of(("b",), slice=2), attempt_of(("a",), number=3))
+    run = run_of(*attempts, order=("a", "b"))
+    assert run.current() == (attempts[2], attempts[1])
+    assert run.last(7) is None
+    changed = run.with_attempt(attempt_of(("a",), number=3, batch=9))
+    assert [one.batch for one in changed.attempts] == [1, 1, 9]
