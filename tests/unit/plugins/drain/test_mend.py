@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _drain_mend
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import lifeline
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.errors import CriuError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._drain import Drain
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal, open_journal
@@ -78,7 +79,7 @@ def test_a_process_that_can_not_be_mended_is_not_continued_and_keeps_what_tells_
 ) -> None:
     row = broken(journal, tmp_path / "image", stopped)
     (tmp_path / "image.partial").mkdir(mode=0o700)
-    monkeypatch.setattr(_drain_mend.lifeline, "put_back_all", lambda _saved: ((), ("PID 1: it is traced",)))
+    monkeypatch.setattr(lifeline, "put_back_all", lambda _saved: ((), ("PID 1: it is traced",)))
     with pytest.raises(CriuError, match=r"it is traced\. Continued like that, it would die"):
         _drain_mend.prepare(journal, row)
     with pytest.raises(CriuError, match="its dump was broken off, and it is there still"):
