@@ -316,7 +316,9 @@ class Journal:
         """A new row, of an image that is to be made, or with status "restoring" brought back. leave: "killed" or
         "running". Raises ValueError for another leave or status."""
         oldest = self._clock() - KEPT_SECONDS
-        return self._images.begin(lineage, path, run_id, root, leave, worker, oldest, status)
+        # The root of a tree that is brought back has ended before.
+        suspends = worker is not None and is_alive(root)
+        return self._images.begin(lineage, path, run_id, root, leave, worker, oldest, status, suspends)
 
     def image_step(
         self,

@@ -96,8 +96,10 @@ class Images:
         worker: Optional[Identity],
         before: float,
         status: str = "active",
+        suspends: bool = False,
     ) -> ImageRow:
-        """A new row. before: what ended earlier is forgotten, in seconds since the epoch."""
+        """A new row. before: what ended earlier is forgotten, in seconds since the epoch. suspends: processes that run
+        are going to be suspended for it."""
         now = self._clock()
         values: Tuple[object, ...] = (
             lineage,
@@ -117,7 +119,7 @@ class Images:
             now,
         )
         with self._file.transaction() as connection:
-            if worker is not None and status == "active":
+            if suspends:
                 check_suspend(connection, self._file.subject, run_id)
             _forget(connection, before)
             cursor = connection.execute(
