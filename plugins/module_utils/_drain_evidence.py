@@ -225,7 +225,7 @@ def _without_image(row: ImageRow) -> Optional[ImageSeen]:
         why = f"its tree has ended in the middle of the dump (step {row.step})"
         if store.has_partial(row.path):
             why += f"; keep {row.path}.partial, which may hold it"
-    return ImageSeen(row.path, row.root.pid, MISSING, None, why=why)
+    return ImageSeen(row.path, row.root.pid, MISSING, None, (Member(row.root, "", None),), why=why)
 
 
 # Who is at work

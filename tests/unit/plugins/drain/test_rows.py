@@ -15,7 +15,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal impor
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_errors import JournalError, TakenOverError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_schema import APPLICATION_ID, SCRIPTS
 from tests.unit.plugins.drain.made import BOOT
-from tests.unit.plugins.journal.helpers import begin, fork, me, wait
+from tests.unit.plugins.journal.helpers import begin, fork, identity, me, wait
 
 
 @pytest.fixture
@@ -114,10 +114,8 @@ def test_who_is_left_from_an_earlier_attempt_suspends_nothing_any_more(journal: 
         journal.begin_image(lineage="a", path="/i", run_id="run", root=me(), leave="killed", worker=me())
     assert len(journal.of_run("run")) == 1
     begin(journal, pid=2, run_id="another")
-    back = journal.begin_image(
-        lineage="a", path="/i", run_id="run", root=me(), leave="killed", worker=me(), status="restoring"
-    )
-    assert back.status == "restoring"
+    back = journal.begin_image(lineage="a", path="/i", run_id="run", root=identity(7), leave="killed", worker=me())
+    assert back.status == "active", "what is brought back has ended before"
     with Drains(journal.file).lock() as change:
         change.reach(row.id, "undone" if phase == "undoing" else "released", BOOT)
     begin(journal, pid=2)
