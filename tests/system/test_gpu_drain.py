@@ -501,9 +501,13 @@ def test_an_image_that_was_broken_off_is_undone(lab: Lab) -> None:
     lab.host.put(shim, '#!/bin/sh\n[ "$1" = dump ] && sleep 60\nexec "$(command -v criu)" "$@"\n', "755")
     task = image("present", select={"all": True}, store=store, leave_running=False, criu_executable=shim)
     running = Play(lab.host.fleet, [task], lab.host.name)
-    lab.wait_for("the dump", lambda: lab.ask("journal", "SELECT 1 FROM images WHERE step = 'dump'"))
+    at_work = "SELECT worker_pid FROM images WHERE step = 'dump'"
+    lab.wait_for("the dump", lambda: lab.ask("journal", at_work))
+    (row,) = lab.ask("journal", at_work)
     running.kill()
-    lab.host.sh(f"pkill -9 -x gpufleet-hold; pkill -9 -f '[s]low-criu'; sleep 0.5")
+    # The worker first, so that nobody is left who could take it back; then the module and criu.
+    lab.host.sh(f"parent=$(ps -o ppid= -p {row['worker_pid']}); kill -9 {row['worker_pid']} $parent")
+    lab.host.sh("pkill -9 -f '[s]low-criu'; pkill -9 -x gpufleet-hold; sleep 0.5")
     assert lab.host.sh(f"ls -d {store}/*.partial")
     undoing, undone = of(lab.play(disk("undoing"), resume(), disk("undone")))
     assert [one["pid"] for one in undoing.ok(changed=True).data["pids"]] == [job.pid]

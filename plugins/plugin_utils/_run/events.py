@@ -170,6 +170,8 @@ class Events:
         def change(host: Host) -> Host:
             if data.get("findings"):
                 host = record.event(host, "preflight", self.now, {"findings": data["findings"]}, ended=True)
+            if data.get("lost") and host.phase:
+                host = record.event(host, host.phase, self.now, {"lost": data["lost"]})
             after = record.failed(host, self.now, message, "")
             return replace(after, next=words.of_host(after))
 
