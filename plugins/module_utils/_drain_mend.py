@@ -45,7 +45,14 @@ def prepare(journal: Journal, drain: Drain) -> Tuple[str, ...]:
         hurt, problems = lifeline.put_back_all(load(row.path + PARTIAL))
         if hurt:
             notes.append(f"criu was killed at work in the tree of PID {row.root.pid}; what it had left was taken out")
-        notes.extend(problems)
+        if problems:
+            # What it was like is in the partial image, which has to stay then.
+            raise CriuError(
+                f"PID {row.root.pid}",
+                "; ".join(problems),
+                "Continued like that, it would die",
+                "Detach what traces it (a debugger, strace), and run the same command again",
+            )
         if store.find_image(row.path) is not None:
             store.remove(row.path)
             notes.append(f"{row.path} was removed: the process of that image lives")
