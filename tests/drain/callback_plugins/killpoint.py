@@ -25,7 +25,7 @@ description: For the tests of this collection.
 requirements: []
 """
 
-LONGEST = 60
+LONGEST = 600
 
 
 class CallbackModule(CallbackBase):  # type: ignore[misc]  # Ansible has no types
