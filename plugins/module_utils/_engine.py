@@ -33,7 +33,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards impor
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import Finding
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazard import size
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._huge_pages import HugePages
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal, Operation
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_errors import JournalError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_reservations import Shortage
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._outcome import Command, Outcome
@@ -100,6 +100,7 @@ class Engine:
         self.subjects: List[Subject] = []
         self.findings: List[Finding] = []
         self.warnings: List[str] = []
+        self.lost: Tuple[Operation, ...] = ()
         self.units: List[Done] = []
         self._holds = UnitHolds(journal)
         self._held = Look(SUSPEND)
@@ -191,6 +192,9 @@ class Engine:
             time.sleep(BUSY_POLL_SECONDS)
         if not self.subjects:
             self.warnings.append("select matched no process")
+        self.lost = self._survey.lost
+        words = [_subject.lost_words(one) for one in self.lost]
+        self.warnings.extend(one for one in words if one not in self.warnings)
         for pid in self._survey.left_out:
             self.warnings.append(f"PID {pid} was left out: this module runs below it")
 
@@ -530,6 +534,18 @@ class Engine:
                     self._journal.finish(operation.id, status, words, {})
                 except JournalError as error:
                     self.warnings.append(str(error))
+        if self._options.goal == "running":
+            self._bury()
+
+    def _bury(self) -> None:
+        """Once a run that was to bring everything back has told of them, they are no news any more."""
+        for one in self.lost:
+            try:
+                self._journal.finish(
+                    one.id, "undone", f"it had ended when run {self._options.run_id} looked for it", {}
+                )
+            except JournalError as error:
+                self.warnings.append(str(error))
 
     def _keep_guards(self, subjects: Sequence[Subject]) -> None:
         for subject in subjects:

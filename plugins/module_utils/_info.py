@@ -62,6 +62,16 @@ class Inspection:
                 for gpu in self._survey.gpus
             ],
             "processes": [self._shown(subject, full_command) for subject in self._subjects],
+            "lost": [
+                {
+                    "pid": one.identity.pid,
+                    "executable": one.executable,
+                    "user": _subject.user_name(one.uid),
+                    "run_id": one.run_id,
+                    "device_bytes": sum(one.device_bytes.values()),
+                }
+                for one in self._survey.lost
+            ],
             "findings": [asdict(finding) for finding in findings],
         }
 

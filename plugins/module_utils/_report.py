@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any, Dict, List, Optional
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._engine import Engine
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._plan import INTERRUPTED
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._subject import Subject, describe, result
 
 
@@ -26,8 +27,13 @@ def report(engine: Optional[Engine], seconds: float = 0.0) -> Dict[str, Any]:
         if check and engine.decided:
             _foresee(subject, shown, options.goal)
         processes.append(shown)
-        before.append(_line(subject, describe(shown["before"], _was_parked(subject))))
-        after.append(_line(subject, describe(shown["after"], shown["parked"])))
+        was, is_now = describe(shown["before"], _was_parked(subject)), describe(shown["after"], shown["parked"])
+        if subject.kind == INTERRUPTED and subject.operation is not None and shown["changed"]:
+            was = f"interrupted at {subject.operation.step}"
+        elif was == is_now and "guard" in subject.plan:
+            was, is_now = f"{was}, no guard", f"{is_now}, guarded"
+        before.append(_line(subject, was))
+        after.append(_line(subject, is_now))
     return {
         "changed": any(shown["changed"] for shown in processes),
         "state": options.goal,

@@ -145,6 +145,14 @@ def waiting_words(name: str) -> str:
     return f"{name} is pending: it acts when the process runs again"
 
 
+def lost_words(operation: Operation) -> str:
+    """Of a process that was suspended and has ended since."""
+    return (
+        f"PID {operation.identity.pid} ({printable(operation.executable)}), suspended by run {operation.run_id}, has "
+        "ended since: it does not come back. Its own log and the kernel's may tell why; start it again."
+    )
+
+
 def user_name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name

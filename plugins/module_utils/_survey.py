@@ -26,6 +26,8 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._targets impor
 
 OURS = frozenset((_plan.PARKED, _plan.INTERRUPTED, _plan.LOOSE, _plan.RUNAWAY, _plan.BUSY))
 
+#: From here on, and until it runs again, a process has nothing on its GPU.
+_AWAY = frozenset(("checkpoint", "settle", "park", "guard", "restore"))
 STALE_ATTEMPTS = 20
 SETTLE_SECONDS = 0.02
 # After the death of a worker, the kernel puts the threads of its process back into their stop one by one.
@@ -48,6 +50,7 @@ class Survey:
         self.criu = criu
         self.snapshot: Optional[Snapshot] = None
         self.left_out: Tuple[int, ...] = ()
+        self.lost: Tuple[Operation, ...] = ()
 
     @property
     def gpus(self) -> Tuple[GpuSnapshot, ...]:
@@ -66,10 +69,12 @@ class Survey:
         return subjects
 
     def selected(self, criteria: Optional[Mapping[str, Any]]) -> List[Subject]:
-        """Those that match; None: every CUDA process, suspended ones as well. Raises SelectError."""
+        """Those that match; None: every CUDA process, suspended ones as well. What was suspended and has ended since
+        matches nothing any more; it is in `lost`. Raises SelectError."""
         remembered = self._remembered()
         began = time.time()
         self.snapshot = self._read([operation.identity.pid for operation in remembered])
+        self.lost = tuple(one for one in remembered if self._is_lost(one, self.snapshot))
         held = {operation.identity.pid: dict(operation.device_bytes) for operation in remembered}
         chosen = select(criteria or {"all": True}, self.snapshot, held)
         own = own_ancestors()
@@ -100,6 +105,15 @@ class Survey:
 
     def _remembered(self) -> Tuple[Operation, ...]:
         return self._journal.live(read_boot_id())
+
+    def _is_lost(self, operation: Operation, snapshot: Snapshot) -> bool:
+        """Suspended, and gone without an image that it could have ended for."""
+        if operation.status != "suspended" and operation.step not in _AWAY:
+            return False
+        process = snapshot.process(operation.identity.pid)
+        if (process is not None and process.identity == operation.identity) or is_alive(operation.identity):
+            return False
+        return not self._journal.images_of(operation.identity) and not self._journal.images_of_run(operation.run_id)
 
     def subject(self, snapshot: Snapshot, pid: int) -> Subject:
         process = snapshot.process(pid)

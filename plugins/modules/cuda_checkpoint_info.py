@@ -257,6 +257,41 @@ processes:
       type: list
       elements: str
       sample: []
+lost:
+  description:
+    - Processes that were suspended on this host since it was booted and have ended since, without an image of them.
+      They don't come back. Empty with O(pids).
+    - A run of M(gpufleet.checkpoint.cuda_checkpoint) with O(gpufleet.checkpoint.cuda_checkpoint#module:select) warns of
+      them; after one with O(gpufleet.checkpoint.cuda_checkpoint#module:state=running) they are no longer listed.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    pid:
+      description: What its process ID was.
+      returned: success
+      type: int
+      sample: 4711
+    executable:
+      description: Path of its program.
+      returned: success
+      type: str
+      sample: /usr/bin/python3.12
+    user:
+      description: Name or number of its owner.
+      returned: success
+      type: str
+      sample: trainer
+    run_id:
+      description: The run that suspended it.
+      returned: success
+      type: str
+      sample: 20261130T101812-902252
+    device_bytes:
+      description: What it held on all GPUs, in bytes.
+      returned: success
+      type: int
+      sample: 17725128704
 findings:
   description:
     - What would keep the processes from being suspended, or, if they are suspended, from being resumed.

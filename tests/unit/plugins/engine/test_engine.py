@@ -267,3 +267,53 @@ def test_the_arguments_of_a_process_are_not_shown_unless_asked_for(host: PaperHo
     shown = host.engine("locked", full_command=True)
     shown.run()
     assert "secret" in str(report(shown)["processes"][0]["command"])
+
+
+def test_who_was_suspended_and_has_ended_is_told_until_a_run_was_to_bring_all_back(host: PaperHost) -> None:
+    everything = {"pids": (), "select": {"all": True}}
+    host.engine("checkpointed", **everything, run_id="first").run()
+    del host.jobs[FOURTH]
+    words = f"PID {FOURTH} (/usr/bin/train), suspended by run first, has ended since: it does not come back"
+
+    def told(goal: str, **changed: object) -> bool:
+        engine = host.engine(goal, **everything, **changed)
+        engine.run()
+        return any(warning.startswith(words) for warning in engine.warnings)
+
+    assert told("checkpointed", check=True) and told("checkpointed")
+    assert told("running", check=True), "looking alone does not make it known"
+    assert told("running")
+    assert not told("running") and not told("checkpointed")
+    assert host.states() == ["checkpointed"] * 7
+
+
+def test_who_has_ended_for_its_image_or_before_it_was_suspended_is_not_lost(host: PaperHost) -> None:
+    everything = {"pids": (), "select": {"all": True}}
+    host.engine("locked", **everything).run()
+    del host.jobs[FIRST_PID]
+    host.engine("checkpointed", **everything, run_id="dump").run()
+    with open_journal(host.journal_path) as journal:
+        journal.begin_image(
+            lineage="a", path="/i", run_id="other", root=host.identity(FOURTH), leave="killed", worker=None
+        )
+    del host.jobs[FOURTH]
+    engine = host.engine("running", **everything)
+    engine.run()
+    assert not [warning for warning in engine.warnings if "has ended since" in warning]
+
+
+def test_the_diff_shows_a_new_guard_and_what_was_interrupted(host: PaperHost) -> None:
+    host.engine("checkpointed").run()
+    engine = host.engine("checkpointed")
+    engine.run()
+    first, second = engine.subjects[:2]
+    first.plan = ("guard",)
+    second.kind, second.mended = "interrupted", True
+    assert second.operation is not None
+    second.operation = replace(second.operation, step="checkpoint")
+    diff = report(engine)["diff"]
+    words = [text.splitlines() for text in (diff["before"], diff["after"])]
+    assert words[0][0].endswith(": checkpointed, parked, no guard")
+    assert words[1][0].endswith(": checkpointed, parked, guarded")
+    assert words[0][1].endswith(": interrupted at checkpoint") and words[1][1].endswith(": checkpointed, parked")
+    assert words[0][2] == words[1][2]
