@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint sanity unit conformance system molecule build fleet-up fleet-down clean
+.PHONY: help demo test lint sanity unit conformance system drain molecule build fleet-up fleet-down clean
 
 export PATH := $(CURDIR)/build/venv/bin:$(PATH)
 export PYTHONDONTWRITEBYTECODE := 1
@@ -20,13 +20,13 @@ INIT ?= systemd
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: ## suspend and resume four CUDA processes on two hosts over SSH, on a simulated GPU
+demo: ## one drain over three hosts: to disk with a reboot, and in memory; on a simulated GPU
 	@tests/setup python sim fleet
 	@tests/demo/run
 
-test: ## every gate: lint, sanity, unit, molecule, conformance, system; a summary at the end
+test: ## every gate: lint, sanity, unit, molecule, conformance, system, drain; a summary at the end
 	@tests/setup python sim fleet
-	@python tests/gates/run.py lint,sanity,unit,molecule conformance,system
+	@python tests/gates/run.py lint,sanity,unit,molecule conformance,system,drain
 
 lint: ## read the sources: ruff, mypy, ansible-lint, antsibull-docs, antsibull-changelog, reuse
 	@tests/setup python
@@ -47,6 +47,10 @@ conformance: ## the simulated driver against what a real one was recorded to do
 system: ## pytest over real hosts: SSH, systemd, CRIU; needs root
 	@tests/setup python sim fleet
 	@python -m pytest tests/system
+
+drain: ## drains of whole fleets: kills in every phase, budgets, Slurm, many hosts; needs root
+	@tests/setup python sim fleet
+	@python -m pytest tests/drain
 
 molecule: ## roles and playbooks over real hosts: check mode, twice the same, what is there afterwards; needs root
 	@tests/setup python sim fleet

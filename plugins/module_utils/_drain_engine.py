@@ -169,6 +169,13 @@ class Call:
         """Under the lock, all of it again: what was looked at before may be old. True: to another phase."""
         with self.drains.lock() as change:
             claim = _drain.claim(self._ask, change.find(self._ask.run_id), fresh)
+            if claim.settled or claim.nothing:
+                raise DrainError(
+                    f"run {claim.run_id}",
+                    "its drain of this host has ended in this moment",
+                    "Another task of it was faster",
+                    "Run the same command again",
+                )
             self._take(claim.row)
             row = claim.row
             if row is None:
@@ -260,6 +267,8 @@ class Call:
         """The phase that was proved. Raises DrainError."""
         self._write(lambda change: change.reach(self._held.id, phase, self.boot_id, message, **values), **values)
         self.changed = True
+        # Of what was seen, that which the phase is about.
+        self.verdict = replace(judge(replace(self._read_scene(), phase=phase)), lost=self.verdict.lost)
 
     def _update(self, **values: object) -> None:
         """Raises DrainError."""

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ._journal_errors import TakenOverError
+from ._journal_fence import check_suspend
 from ._journal_file import BUSY_SECONDS, JournalFile
-from ._journal_images import ImageRow, Images
+from ._journal_images import DUMP_STEP, RESTORE_STEP, ImageRow, Images
 from ._journal_reservations import Reservations, Shortage
 from ._process import Identity, is_alive
 
@@ -74,7 +75,8 @@ class Operation:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """A step that was made. at: when it began, seconds since the epoch. bytes: of GPU memory that its process held."""
+    """A step that was made. operation: the id of its row, which for DUMP_STEP and RESTORE_STEP is an image's. at: when
+    it began, seconds since the epoch. bytes: of GPU memory that its process held; of an image, memory of its tree."""
 
     operation: int
     step: str
@@ -133,7 +135,8 @@ class Journal:
         """A new operation, "active", about to make its first step.
 
         after: the id of the operation that its maker knows as the last one of this process, 0 for none. Raises
-        TakenOverError where another one has begun since: two runs must not drive one process.
+        TakenOverError where another one has begun since: two runs must not drive one process; and where a drain of this
+        run has begun to bring its processes back.
         """
         now = self._clock()
         operation = Operation(
@@ -162,6 +165,8 @@ class Journal:
         with self.file.transaction() as connection:
             if after is not None:
                 _check_last(connection, self.file.subject, identity, after)
+            if worker is not None and goal == "checkpointed" and state_before in ("running", "locked"):
+                check_suspend(connection, self.file.subject, run_id)
             _forget(connection, now - KEPT_SECONDS, identity.boot_id)
             cursor = connection.execute(
                 f"INSERT INTO operations ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})",
@@ -251,6 +256,11 @@ class Journal:
 
     def history(self, step: str, limit: int = 100) -> Tuple[StepRecord, ...]:
         """The last steps of this name that were measured, newest first: what estimates are made of."""
+        if step in (DUMP_STEP, RESTORE_STEP):
+            return tuple(
+                StepRecord(image, step, at, seconds, moved)
+                for image, at, seconds, moved in self._images.history(step, limit)
+            )
         rows = self.file.read(
             "SELECT operation, step, at, seconds, bytes FROM steps"
             " WHERE step = ? AND seconds IS NOT NULL ORDER BY id DESC LIMIT ?",
@@ -312,7 +322,9 @@ class Journal:
         """A new row, of an image that is to be made, or with status "restoring" brought back. leave: "killed" or
         "running". Raises ValueError for another leave or status."""
         oldest = self._clock() - KEPT_SECONDS
-        return self._images.begin(lineage, path, run_id, root, leave, worker, oldest, status)
+        # The root of a tree that is brought back has ended before.
+        suspends = worker is not None and is_alive(root)
+        return self._images.begin(lineage, path, run_id, root, leave, worker, oldest, status, suspends)
 
     def image_step(
         self,
@@ -321,13 +333,19 @@ class Journal:
         status: Optional[str] = None,
         stopped: Optional[Sequence[Identity]] = None,
         message: Optional[str] = None,
+        durable: bool = True,
     ) -> None:
-        """About to make this step. None leaves a field as it is. Raises KeyError for an id that there is none of."""
-        self._images.change(image, step, status, stopped, message)
+        """About to make this step. None leaves a field as it is. durable: see JournalFile.transaction. Raises KeyError
+        for an id that there is none of."""
+        self._images.change(image, step, status, stopped, message, durable=durable)
 
     def finish_image(self, image: int, status: str, message: str = "") -> None:
         """What became of it: nobody is at work on it any more. Raises KeyError for an id that there is none of."""
         self._images.change(image, status=status, message=message, finished=True)
+
+    def image_measured(self, image: int, step: str, seconds: float, moved: int) -> None:
+        """step: DUMP_STEP or RESTORE_STEP, over. moved: bytes of memory of the tree. Raises ValueError for another."""
+        self._images.measured(image, step, seconds, moved)
 
     def image_latest(self, path: str) -> Optional[ImageRow]:
         """The last row of the image at this path; None if this host never made nor restored one there."""

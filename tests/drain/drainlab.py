@@ -32,6 +32,8 @@ MARK = "GPUFLEET_DRAIN_MARK"
 KEEPALIVE = "-C -o ControlMaster=auto -o ControlPersist=60s -o ServerAliveInterval=3 -o ServerAliveCountMax=2"
 KEEPALIVE += " -o ConnectTimeout=5"
 RUNNING, SUSPENDED, GONE = "running", "suspended", "gone"
+# For a machine with much else to do; what takes so long is hung.
+LONGEST = 600
 _numbers = itertools.count(1)
 T = TypeVar("T")
 
@@ -165,7 +167,7 @@ class Drain:
     def text(self) -> str:
         return self.log.read_text()
 
-    def wait(self, seconds: float = 240) -> int:
+    def wait(self, seconds: float = LONGEST) -> int:
         """Its exit status."""
         try:
             return self.process.wait(seconds)
@@ -173,11 +175,11 @@ class Drain:
             self.kill_all()
             raise AssertionError(f"still at it after {seconds:.0f} s: {self.text()}") from None
 
-    def ok(self, seconds: float = 240) -> Drain:
+    def ok(self, seconds: float = LONGEST) -> Drain:
         assert self.wait(seconds) == 0, self.text()
         return self
 
-    def fails(self, *words: str, rc: int = 2, seconds: float = 240) -> Drain:
+    def fails(self, *words: str, rc: int = 2, seconds: float = LONGEST) -> Drain:
         """It ends with this exit status, and a person reads all these words."""
         assert self.wait(seconds) == rc, self.text()
         return self.says(*words)
@@ -206,7 +208,7 @@ class Drain:
                 found[name.strip()] = {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", counts)}
         return found
 
-    def come(self, seconds: float = 120) -> Drain:
+    def come(self, seconds: float = LONGEST) -> Drain:
         """Until it is at its point."""
         end = time.monotonic() + seconds
         while not self.reached.exists():

@@ -4,6 +4,8 @@
 """A drain that is killed in every phase. The same command, again and again, ends with every process alive and whole.
 
 A chain of kills for each host: each attempt of one run dies one step later than the one before, the last one finishes.
+Between them, the two chains of a mode die in every phase, and at work on processes both do: one with ansible-playbook
+alone, whose task goes on without it, one with everything that it had started on the controller.
 """
 
 from __future__ import annotations
@@ -32,27 +34,34 @@ def work(action: str, state: str, moment: str = "start") -> Point:
     return Point(action, moment, arguments={"state": state}, hold=moment == "done")
 
 
-def points(action: str, away: str, back: str) -> Sequence[Point]:
+def first(action: str, away: str, back: str) -> Sequence[Point]:
     return (
         phase("claimed"),
+        work(action, away),
+        phase("suspended"),
+        MAINTENANCE,
+        work(action, back),
+        phase("restored"),
+    )
+
+
+def second(action: str, away: str, back: str, moment: str) -> Sequence[Point]:
+    """moment: of the way back. What was killed in the middle of it has nothing left that could come back again."""
+    return (
         phase("suspending"),
         work(action, away),
         work(action, away, "done"),
-        phase("suspended"),
         phase("maintenance"),
-        Point("command", "done"),  # the maintenance itself
         phase("restoring"),
-        work(action, back),
-        work(action, back, "done"),
-        phase("restored"),
-        Point("gpu_drain", "start", arguments={"phase": "released"}),
+        work(action, back, moment),
         phase("released"),
     )
 
 
-MEMORY = points("cuda_checkpoint", "checkpointed", "running")
-DISK = points("criu_image", "present", "restored")
-INTERRUPTED = (MEMORY[2], MEMORY[6], MEMORY[8])
+MAINTENANCE = Point("command", "done")
+MEMORY = ("cuda_checkpoint", "checkpointed", "running")
+DISK = ("criu_image", "present", "restored")
+INTERRUPTED = (work(*MEMORY[:2]), MAINTENANCE, work(MEMORY[0], MEMORY[2]))
 UNDO = (phase("undoing"), Point("gpu_drain", "start", arguments={"phase": "undone"}), phase("undone"))
 
 
@@ -125,11 +134,11 @@ def start(labs: Sequence[Lab]) -> None:
 def test_killed_in_memory_in_every_phase(large_fleet: list[Lab], three_runs: list[Runs]) -> None:
     with watched(large_fleet[:3]) as labs:
         start(labs)
-        first, second, third = labs
+        one, two, three = labs
         side_by_side(
-            lambda: run_chain(first, three_runs[0], MEMORY, Drain.kill, {}),
-            lambda: run_chain(second, three_runs[1], MEMORY, Drain.kill_all, {}),
-            lambda: run_chain(third, three_runs[2], INTERRUPTED, Drain.interrupt, {}),
+            lambda: run_chain(one, three_runs[0], first(*MEMORY), Drain.kill, {}),
+            lambda: run_chain(two, three_runs[1], second(*MEMORY, "done"), Drain.kill_all, {}),
+            lambda: run_chain(three, three_runs[2], INTERRUPTED, Drain.interrupt, {}),
         )
 
 
@@ -157,8 +166,8 @@ def test_killed_on_the_way_to_disk_and_back(large_fleet: list[Lab], three_runs: 
     variables = {"gpu_drain_mode": "disk"}
     with watched(large_fleet[:2]) as labs:
         start(labs)
-        first, second = labs
+        one, two = labs
         side_by_side(
-            lambda: run_chain(first, three_runs[0], DISK, Drain.kill, variables),
-            lambda: run_chain(second, three_runs[1], DISK, Drain.kill_all, variables),
+            lambda: run_chain(one, three_runs[0], first(*DISK), Drain.kill, variables),
+            lambda: run_chain(two, three_runs[1], second(*DISK, "start"), Drain.kill_all, variables),
         )

@@ -170,6 +170,8 @@ class Events:
         def change(host: Host) -> Host:
             if data.get("findings"):
                 host = record.event(host, "preflight", self.now, {"findings": data["findings"]}, ended=True)
+            if data.get("lost") and host.phase:
+                host = record.event(host, host.phase, self.now, {"lost": data["lost"]})
             after = record.failed(host, self.now, message, "")
             return replace(after, next=words.of_host(after))
 
@@ -203,17 +205,15 @@ class Events:
         """A host that a former attempt finished, as gpu_drain_info sees it now."""
         data = plain(arguments["data"])
         row = data.get("drain") or {}
-        processes = row.get("processes") or []
-        gone = [one for one in processes if one.get("state") != "running"]
-        if row.get("phase") == record.RELEASED:
-            return {
-                "msg": f"{self.around.host}: released, {len(processes) - len(gone)} of its processes run"
-                + (f", {len(gone)} have ended since" if gone else "")
-            }
+        states = [str(one.get("state")) for one in row.get("processes") or []]
+        if row.get("phase") == record.RELEASED and "suspended" not in states:
+            ended = states.count("gone")
+            since = f", {ended} have ended since" if ended else ""
+            return {"msg": f"{self.around.host}: released, {states.count('running')} of its processes run{since}"}
         told = (
             f"{self.around.host}: it was finished by the record of this run, and its journal says "
-            f"{row.get('phase') or 'nothing of this run'}. Look at it with {words.STATUS}; {words.RECOVER} finishes "
-            "what is open there."
+            f"{row.get('phase') or 'nothing of this run'}, with {states.count('suspended')} processes suspended. "
+            f"Look at it with {words.STATUS}; {words.RECOVER} finishes what is open there."
         )
         if not self.around.check:
             place, fence = self._fence(arguments["run"])
@@ -297,7 +297,7 @@ class Events:
         return place, run, mine
 
     def _silent(self, host: Host) -> Host:
-        after = record.failed(host, self.now, f"no word since {words.where(host)}", "")
+        after = record.silent(host, f"no word since {words.where(host)}")
         return replace(after, next=words.of_host(after))
 
     def _notify(self, command: Any, what: str, run: Run, hosts: Mapping[str, Host], report: str) -> None:

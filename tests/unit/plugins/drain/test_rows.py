@@ -12,10 +12,10 @@ import pytest
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._drain_rows import Drains
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import KEPT_SECONDS, Journal, open_journal
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_errors import JournalError
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_errors import JournalError, TakenOverError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_schema import APPLICATION_ID, SCRIPTS
 from tests.unit.plugins.drain.made import BOOT
-from tests.unit.plugins.journal.helpers import begin, fork, wait
+from tests.unit.plugins.journal.helpers import begin, fork, identity, me, wait
 
 
 @pytest.fixture
@@ -101,6 +101,26 @@ def test_what_raised_was_not_done(journal: Journal) -> None:
             change.update(row.id + 1, message="x")
 
 
+@pytest.mark.parametrize("phase", ["undoing", "restoring", "restored"])
+def test_who_is_left_from_an_earlier_attempt_suspends_nothing_any_more(journal: Journal, phase: str) -> None:
+    with Drains(journal.file).lock() as change:
+        row = change.open("run", 1, "suspending", BOOT)
+    begin(journal, pid=1)
+    with Drains(journal.file).lock() as change:
+        change.reach(row.id, phase, BOOT)
+    with pytest.raises(TakenOverError, match=f"run run is at {phase} on this host"):
+        begin(journal, pid=2)
+    with pytest.raises(TakenOverError, match="would be left behind"):
+        journal.begin_image(lineage="a", path="/i", run_id="run", root=me(), leave="killed", worker=me())
+    assert len(journal.of_run("run")) == 1
+    begin(journal, pid=2, run_id="another")
+    back = journal.begin_image(lineage="a", path="/i", run_id="run", root=identity(7), leave="killed", worker=me())
+    assert back.status == "active", "what is brought back has ended before"
+    with Drains(journal.file).lock() as change:
+        change.reach(row.id, "undone" if phase == "undoing" else "released", BOOT)
+    begin(journal, pid=2)
+
+
 def test_old_ones_are_forgotten_but_for_the_last(journal: Journal) -> None:
     clock = Clock(1000.0)
     drains = Drains(journal.file, clock)
@@ -123,7 +143,7 @@ def test_a_journal_that_is_not_there_has_no_drain_and_is_not_made(tmp_path: Path
     with open_journal(str(path), create=False) as reader:
         drains = Drains(reader.file)
         assert drains.find("a").open is drains.find("a").last is drains.newest("") is None
-        assert drains.closed(5) == drains.timeline(1) == ()
+        assert not drains.closed(5) and not drains.timeline(1)
     assert not path.exists()
 
 
@@ -142,7 +162,7 @@ def test_a_journal_of_an_older_release_has_no_drain_and_stays_as_it_is(tmp_path:
     with open_journal(str(path), create=False) as reader:
         drains = Drains(reader.file)
         assert drains.find("a").open is drains.newest("a") is None
-        assert drains.closed(5) == drains.timeline(1) == ()
+        assert not drains.closed(5) and not drains.timeline(1)
     assert path.read_bytes() == before
     with open_journal(str(path)) as journal, Drains(journal.file, time.time).lock() as change:
         assert change.open("a", 1, "claimed", BOOT).id == 1
