@@ -41,7 +41,7 @@ def test_a_drain_with_commands(three: Sequence[Lab], runs: Runs) -> None:
     def drain(point: Point | None = None, **more: object) -> Drain:
         return Drain(first.host.fleet, "drain", runs, limit="h1,h2", variables={**variables, **more}, point=point)
 
-    drain(Point("ansible.builtin.command", "done")).come().kill_all()
+    drain(Point("command", "done")).come().kill_all()
     run = runs.run_id
     assert first.host.sh("cat /var/lib/lab/drained") == run
     drain().ok()
@@ -54,8 +54,18 @@ def test_a_drain_with_commands(three: Sequence[Lab], runs: Runs) -> None:
     assert (runs.host("h1")["scheduler"]["ours"], runs.host("h2")["scheduler"]["ours"]) == (True, False)
 
 
-def test_commands_that_are_missing_are_asked_for(three: Sequence[Lab], runs: Runs) -> None:
-    variables = {"gpu_drain_scheduler": "command", "gpu_drain_maintenance_tasks": runs.tasks("m", MAINTENANCE)}
-    drain = Drain(three[0].host.fleet, "drain", runs, limit="h1", variables=variables)
+def test_a_scheduler_that_can_not_be_asked_keeps_no_host(three: Sequence[Lab], runs: Runs) -> None:
+    """What is missing for the drain is missing for its undoing, too."""
+    host_vars = {
+        f"h{n}": {"gpu_drain_scheduler": kind} for n, kind in ((1, "command"), (2, "slurm"), (3, "kubernetes"))
+    }
+    variables = {
+        "gpu_drain_maintenance_tasks": runs.tasks("maintenance", MAINTENANCE),
+        "gpu_drain_serial": [3],
+        "gpu_drain_failures_allowed": 3,
+    }
+    drain = Drain(three[0].host.fleet, "drain", runs, limit="h1,h2,h3", variables=variables, host_vars=host_vars)
     drain.fails("gpu_drain_scheduler_drain_command", "gpu_drain_scheduler_release_command", "docs/schedulers.md")
-    assert runs.outcomes() == {"h1": "undone"}
+    drain.says("no executable scontrol", "gpu_drain_scheduler_delegate")
+    drain.says("ansible-galaxy collection install kubernetes.core")
+    assert runs.outcomes() == dict.fromkeys(("h1", "h2", "h3"), "undone")
