@@ -65,6 +65,15 @@ class End:
 
 
 @dataclass(frozen=True)
+class OpenSocket:
+    """protocol: as the kernel names it, "TCPv6"; "" where it does not tell."""
+
+    pid: int
+    descriptor: int
+    protocol: str
+
+
+@dataclass(frozen=True)
 class Parent:
     """command: its argument list."""
 
@@ -80,7 +89,8 @@ class Ties:
 
     unseen: members of the tree whose descriptors may not be read, "PID 7 (x)". unix_ends: None where the kernel does
     not tell the peers of unix sockets. connections: "10.0.0.1:80 to 10.0.0.2:4000". journal: "PID 7 descriptor 1".
-    io_uring: members that have a ring, "PID 7 (x)".
+    io_uring: members that have a ring, "PID 7 (x)". sockets: all but those of unix and netlink; None where nobody
+    looked.
     """
 
     members: Tuple[Member, ...]
@@ -92,6 +102,7 @@ class Ties:
     connections: Tuple[str, ...] = ()
     journal: Tuple[str, ...] = ()
     io_uring: Tuple[str, ...] = ()
+    sockets: Optional[Tuple[OpenSocket, ...]] = None
 
 
 @dataclass(frozen=True)
@@ -123,9 +134,12 @@ def from_plain(kind: Any, data: Dict[str, Any]) -> Any:
         "mappings": DeletedMapping,
         "pipes": End,
         "unix_ends": End,
+        "sockets": OpenSocket,
     }
     values: Dict[str, Any] = {}
     for field in fields(kind):
+        if field.name == "sockets" and field.name not in data:
+            continue  # recorded before it was looked for
         value = data[field.name]
         if field.name in nested:
             value = _tuple(nested[field.name], value)

@@ -11,7 +11,7 @@ import json
 import os
 import stat as modes
 from dataclasses import dataclass, field, replace
-from typing import Dict, Iterable, List, Optional, Sequence, Set, Tuple
+from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._around import (
     Around,
@@ -19,6 +19,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._around import
     End,
     Member,
     OpenFile,
+    OpenSocket,
     Parent,
     Ties,
 )
@@ -206,6 +207,7 @@ class _Everyone:
             connections=() if table is None else external_connections(table.tcp, opened.sockets),
             journal=self._journal(process, opened, connected or ()),
             io_uring=tuple(sorted(opened.rings)),
+            sockets=tuple(_sockets(opened.sockets, table)),
         )
 
     def _name(self, pid: int) -> str:
@@ -306,6 +308,21 @@ class _Everyone:
             if stream and str(inode) == stream:
                 found.update(ends)
         return tuple(f"{self._name(pid)} descriptor {number}" for pid, number in sorted(found))
+
+
+def _sockets(opened: Mapping[int, Sequence[Tuple[int, int]]], table: Optional[Table]) -> Iterator[OpenSocket]:
+    """One line for each socket, however many descriptors it has."""
+    unix = {} if table is None else table.unix
+    for pid, number in sorted(ends[0] for inode, ends in opened.items() if inode not in unix):
+        try:
+            name = os.getxattr(f"/proc/{pid}/fd/{number}", "system.sockprotoname")
+        except FileNotFoundError:
+            continue
+        except OSError:
+            name = b""
+        protocol = name.rstrip(b"\0").decode(errors="replace")
+        if not protocol.startswith(("UNIX", "NETLINK")):
+            yield OpenSocket(pid, number, protocol)
 
 
 def _is_file(target: str) -> bool:

@@ -169,6 +169,13 @@ class Call:
         """Under the lock, all of it again: what was looked at before may be old. True: to another phase."""
         with self.drains.lock() as change:
             claim = _drain.claim(self._ask, change.find(self._ask.run_id), fresh)
+            if claim.settled or claim.nothing:
+                raise DrainError(
+                    f"run {claim.run_id}",
+                    "its drain of this host has ended in this moment",
+                    "Another task of it was faster",
+                    "Run the same command again",
+                )
             self._take(claim.row)
             row = claim.row
             if row is None:

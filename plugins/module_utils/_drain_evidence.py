@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequ
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import digest, store
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.life import living
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.namespace import inside
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._drain import Drain
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._drain_judge import (
     DAMAGED,
@@ -178,6 +179,8 @@ def image_rows(journal: Journal, drain: Drain) -> Tuple[ImageRow, ...]:
 def _image(image: store.Image, row: Optional[ImageRow]) -> ImageSeen:
     manifest, life = image.manifest, image.life
     lives = living(life)
+    # In a PID namespace of their own they have the numbers of the image only inside.
+    here = inside(life.init.pid) if life.init is not None and is_alive(life.init) else {}
     state, why = life.state, ""
     if state == UNSPENT and row is not None and not row.finished and is_alive(row.root):
         state, why = UNFINISHED, f"its tree has not been ended (step {row.step})"
@@ -195,7 +198,7 @@ def _image(image: store.Image, row: Optional[ImageRow]) -> ImageSeen:
                 identity=Identity(member.pid, member.start_ticks, manifest.boot_id),
                 executable=member.executable,
                 device_bytes=sum(member.device_bytes.values()),
-                came=next((one for one in lives if one.pid == member.pid), None),
+                came=next((one for one in lives if one.pid == here.get(member.pid, member.pid)), None),
             )
             for member in manifest.tree
             if member.cuda

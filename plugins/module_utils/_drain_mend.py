@@ -15,6 +15,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _image_
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import lifeline, store
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.errors import CriuError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.place import PARTIAL
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.saved import load
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.stillness import go_on
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._drain import Drain
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._drain_evidence import image_rows
@@ -41,9 +42,17 @@ def prepare(journal: Journal, drain: Drain) -> Tuple[str, ...]:
     done, in words. Raises CriuError, OSError, JournalError."""
     notes: List[str] = []
     for row in broken_off(journal, drain):
-        hurt = [saved for saved in lifeline.load(row.path + PARTIAL) if lifeline.put_back(saved)]
+        hurt, problems = lifeline.put_back_all(load(row.path + PARTIAL))
         if hurt:
             notes.append(f"criu was killed at work in the tree of PID {row.root.pid}; what it had left was taken out")
+        if problems:
+            # What it was like is in the partial image, which has to stay then.
+            raise CriuError(
+                f"PID {row.root.pid}",
+                "; ".join(problems),
+                "Continued like that, it would die",
+                "Detach what traces it (a debugger, strace), and run the same command again",
+            )
         if store.find_image(row.path) is not None:
             store.remove(row.path)
             notes.append(f"{row.path} was removed: the process of that image lives")

@@ -192,7 +192,7 @@ def _column(name: str, value: object) -> object:
         raise ValueError(f"phase {value!r}")
     if name in _JSON:
         return json.dumps(value)
-    if (name in _TEXTS and isinstance(value, str)) or (name == "attempt" and type(value) is int):
+    if (name in _TEXTS and isinstance(value, str)) or (name == "attempt" and isinstance(value, int)):
         return value
     raise TypeError(f"{name}={value!r}")
 

@@ -8,8 +8,10 @@ Reading only. A value that could not be read is None, or "" for text, and is nam
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import socket
 from typing import Dict, List, Optional, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
@@ -30,6 +32,7 @@ class HostSnapshot:
     commit_limit, committed: CommitLimit and Committed_AS; they bind only where overcommit_memory is 2.
     thp: the chosen word of transparent_hugepage/enabled ("always", "madvise", "never"), "" where there is none.
     yama_ptrace_scope: kernel.yama.ptrace_scope, None where Yama is not there.
+    socket_credentials: the kernel answers SO_PASSCRED of a TCP socket, as it did before Linux 6.16; None is unknown.
     effective_uid: of the reader.
     pid_namespace: of the reader, the number in /proc/self/ns/pid.
     """
@@ -49,6 +52,7 @@ class HostSnapshot:
     effective_uid: int
     pid_namespace: str
     unreadable: Tuple[str, ...] = ()
+    socket_credentials: Optional[bool] = None
 
     @property
     def commit_headroom(self) -> Optional[int]:
@@ -104,6 +108,16 @@ def pid_namespace() -> str:
         return ""
 
 
+def socket_credentials() -> Optional[bool]:
+    """Asks the kernel what CRIU asks of a TCP socket."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as one:
+            one.getsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED)
+    except OSError as error:
+        return False if error.errno == errno.EOPNOTSUPP else None
+    return True
+
+
 def read_host() -> HostSnapshot:
     """Raises OSError where not even the boot id can be read; all else that fails is in `unreadable`."""
     missing: List[str] = []
@@ -141,4 +155,5 @@ def read_host() -> HostSnapshot:
         effective_uid=os.geteuid(),
         pid_namespace=pid_namespace(),
         unreadable=tuple(missing),
+        socket_credentials=socket_credentials(),
     )

@@ -73,12 +73,19 @@ def parse(params: Mapping[str, Any], check: bool) -> ImageOptions:
         criu_executable=params["criu_executable"] or "",
         step_timeout=params["step_timeout"],
         unit_policy=params["unit_policy"],
+        pid_namespace=_pid_namespace(params["pid_namespace"], state),
         cuda=_cuda(params, (allow | lifted) & CUDA_ALLOW, check),
         journal=os.path.abspath(params["journal"]),
         run_id=_arguments.parse_run_id(params["run_id"]),
         device_map=_arguments.parse_device_map(params["device_map"]),
         check=check,
     )
+
+
+def _pid_namespace(value: str, state: str) -> str:
+    if value != "same" and state != "restored":
+        raise ArgumentError("pid_namespace", f"{value} with state {state}", "It says where a tree is restored to.")
+    return value
 
 
 def _clean(path: Optional[str]) -> str:

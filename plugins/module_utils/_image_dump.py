@@ -13,12 +13,14 @@ import os
 import platform
 import socket
 import time
+from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, ContextManager, Dict, List, Optional, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _image_logs
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _image_units as units
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import (
+    actions,
     compress,
     digest,
     images,
@@ -37,7 +39,9 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.manifest
     write_manifest,
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.read_tree import read_tree
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.reserve import Reserve
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.run import Run, run
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.saved import forget
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.stillness import (
     end_tree,
     go_on,
@@ -46,6 +50,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.stillnes
     who_ran,
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.tree import OpenRegular, Tree
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.writeback import Writeback
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import GpuSnapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._host import read_boot_id, read_host
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_job import ImageJob
@@ -58,6 +63,8 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_suspend
     release_guards,
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_errors import JournalError
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_images import DUMP_STEP
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import is_alive
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_model import Identity
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._subject import Subject
@@ -76,6 +83,7 @@ class Dump:
         self._partial = ""
         self._tree: Optional[Tree] = None
         self._ended = False
+        self._reserve = Reserve(os.path.dirname(job.options.journal))
         self.is_open = True
 
     @property
@@ -94,13 +102,15 @@ class Dump:
         chosen = self._choose(tree)
         self._partial = store.make_partial(self._job.path)
         held = {one.pid: dict(one.device_bytes or {}) for one in self._subjects}
-        tree = self._write(tree, chosen, held)
-        files = images.regular_files(self._partial)
-        compressed = self._compress()
-        self._steps.begin("seal")
-        manifest = self._manifest(tree, chosen, held, compressed, files)
+        with self._written_back():
+            tree = self._write(tree, chosen, held)
+            files = images.regular_files(self._partial)
+            compressed = self._compress()
+            self._steps.begin("seal")
+            manifest = self._manifest(tree, chosen, held, compressed, files)
         write_manifest(self._partial, manifest)
         store.sync(self._partial)
+        self._steps.measured(DUMP_STEP, ("dump", "prove", "compress", "seal"), manifest.host_bytes)
         return self._details(tree, manifest)
 
     def commit(self) -> Dict[str, Any]:
@@ -118,6 +128,7 @@ class Dump:
             )
         self._steps.begin("rename")
         store.seal(self._partial, self._job.path)
+        self._reserve.release()
         self._partial = ""
         if self._job.options.leave_running:
             problems = self._let_go_on()
@@ -129,11 +140,23 @@ class Dump:
         self._steps.begin("end")
         left = wait_gone([one.identity for one in self._tree.members], 60.0) if self._ended else end_tree(self._tree)
         self._steps.notes.extend(left)
+        self._forget_suspended()
         self._steps.finish("gone", "; ".join(left))
         return {"lives": False}
 
+    def _forget_suspended(self) -> None:
+        """What was suspended has ended on purpose: whoever gets its PID next is not to be taken for it."""
+        for subject in self._subjects:
+            try:
+                operation = self._journal.latest(subject.process.identity)
+                if operation is not None and not is_alive(operation.identity):
+                    self._journal.finish(operation.id, "done", f"it has ended, and is in {self._job.path}")
+            except JournalError as error:
+                self._steps.notes.append(f"that PID {subject.pid} has ended could not be journalled: {error}")
+
     def undo(self, status: str) -> Tuple[str, ...]:
         """Everything as it was; the incomplete image goes. Returns what could not be."""
+        self._reserve.release()
         self._steps.begin("undo")
         problems = list(self._let_go_on())
         if self._partial:
@@ -227,19 +250,23 @@ class Dump:
         return tree
 
     def _criu(self, tree: Tree, chosen: criu_options.Chosen, leave: str) -> Tree:
-        saved = tuple(lifeline.save(member.identity) for member in tree.members)
-        lifeline.store(self._partial, saved)
         self._steps.begin("dump")
+        saved = lifeline.prepare(self._partial, [member.identity for member in tree.members])
         logged = os.path.join(self._partial, tool.DUMP_LOG)
         self._steps.details["log"] = logged
         argv = tool.dump_argv(self._job.criu, tree.root.pid, self._partial, chosen, leave)
-        done = run(argv, logged, self._job.options.step_timeout)
-        if done.rc is not None and [one for one in saved if lifeline.put_back(one)]:
+        try:
+            done = run(argv, logged, dumps=True)
+        finally:
+            hurt, problems = lifeline.put_back_all(saved)
+            self._steps.notes.extend(problems)
+        if hurt:
             self._steps.notes.append("criu was killed at work in the tree; what it had left there was taken out again")
-        if done.rc is not None:
-            lifeline.forget(self._partial)
+        forget(self._partial)
         after = read_tree(tree.root.pid)
         complete = done.rc == 0 and images.is_complete(self._partial, "dump", done.log)
+        if complete:
+            actions.put_right(self._partial, saved)
         if complete and leave == "killed" and after is None:
             self._ended = True
             return tree
@@ -252,11 +279,15 @@ class Dump:
             self._steps.details["log"] = logged
         raise self._refused(done, logged)
 
+    def _written_back(self) -> ContextManager[object]:
+        """Pages that are compressed next are not worth it."""
+        return Writeback(self._partial) if self._job.options.compress == "none" else nullcontext()
+
     def _refused(self, done: Run, logged: str) -> CriuError:
         """CRIU's own words, with what they mean. Its log would go with the incomplete image."""
         name = f"dump-{self._job.root.pid}-{self._job.options.run_id}.log"
         self._steps.details["log"] = _image_logs.keep(logged, self._job.options.journal, name)
-        return log_look.refused(done.log, "dump", self.name, done.rc)
+        return log_look.refused(done.log, "dump", self.name, done.rc, place=os.path.dirname(logged))
 
     def _prove(self, tree: Tree, held: Dict[int, Dict[str, int]]) -> None:
         self._steps.begin("prove")

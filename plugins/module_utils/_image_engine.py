@@ -23,6 +23,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import t
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.life import SPENT, living
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.place import PARTIAL
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.read_tree import read_tree
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.saved import load
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.stillness import go_on
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.store import Image
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.tool import Criu
@@ -249,8 +250,8 @@ class ImageEngine:
             if row.root.boot_id == read_boot_id():
                 subject.stopped.extend(one for one in row.stopped if is_alive(one) and one not in subject.stopped)
             subject.taken_over.append(row.run_id)
-            for saved in lifeline.load(row.path + PARTIAL) if row.root.boot_id == read_boot_id() else ():
-                lifeline.put_back(saved)
+            if row.root.boot_id == read_boot_id():
+                subject.notes.extend(lifeline.put_back_all(load(row.path + PARTIAL))[1])
             if store.remove_partial_of(row.path):
                 subject.notes.append(f"removed what an interrupted run ({row.run_id}) had left of an image")
             self._journal.finish_image(row.id, "undone", f"its worker had died at step {row.step}")
@@ -263,7 +264,12 @@ class ImageEngine:
         trees = [subject.tree for subject in due if subject.tree is not None]
         roots = [tree.root.pid for tree in trees]
         members = [pid for tree in trees for pid in tree.pids]
-        survey = Survey(self._journal, lambda pids: read_snapshot(pids, gpus=self._read_gpus), self.options.allow)
+        survey = Survey(
+            self._journal,
+            lambda pids: read_snapshot(pids, gpus=self._read_gpus),
+            self.options.allow,
+            self._criu.version,
+        )
         survey.snapshot = read_snapshot(members, gpus=self._read_gpus)
         found = survey.evaluate("dump", [survey.subject(survey.snapshot, pid) for pid in roots])
         for tree in trees if self.options.unit_policy == "hold" else ():
@@ -431,7 +437,7 @@ class ImageEngine:
             replace(one, severity="warning") if one.option and one.option in self.options.allow else one
             for one in (
                 *UnitHolds(self._journal).second_copies(subject.lineage),
-                *fit.fit(subject.image.manifest, target, self.options.device_map),
+                *fit.fit(subject.image.manifest, target, self.options.device_map, self.options.pid_namespace == "new"),
             )
         ]
 

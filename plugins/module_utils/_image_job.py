@@ -20,7 +20,8 @@ class ImageOptions:
     """The options of criu_image, typed. Times in seconds.
 
     state: present, restored or absent. pids, select, path, store: what and where. cuda: the options of every suspend
-    and resume. step_timeout: 0 for one that is sized by the bytes to write or read.
+    and resume. step_timeout: 0 for one that is sized by the bytes to write or read. pid_namespace: "same" or "new", of
+    a restored tree.
     """
 
     state: str
@@ -42,6 +43,7 @@ class ImageOptions:
     criu_executable: str
     step_timeout: float
     unit_policy: str
+    pid_namespace: str
     cuda: Options
     journal: str
     run_id: str

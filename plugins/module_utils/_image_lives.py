@@ -9,11 +9,13 @@ import os
 from typing import Optional
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.life import RESTORING
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.namespace import inside
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.place import PARTIAL
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.read_tree import read_tree
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.store import Image
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.tree import Tree
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._host import read_boot_id
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import is_alive
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_read import read_bytes
 
 
@@ -26,13 +28,17 @@ def half_restored(image: Image) -> Optional[Tree]:
     life, manifest = image.life, image.manifest
     if life.state != RESTORING or life.boot_id != read_boot_id():
         return None
-    tree = read_tree(manifest.root)
+    here = inside(life.init.pid) if life.init is not None and is_alive(life.init) else {}
+    if life.init is not None and manifest.root not in here:
+        return None
+    tree = read_tree(here.get(manifest.root, manifest.root))
     root = manifest.member(manifest.root)
     if tree is None or root is None:
         return None
     if life.members:
         return tree if tree.root.identity in life.members else None
-    return tree if tree.pids == manifest.pids and tree.root.executable == root.executable else None
+    expected = {here.get(pid, pid) for pid in manifest.pids}
+    return tree if set(tree.pids) == expected and tree.root.executable == root.executable else None
 
 
 def criu_at(path: str) -> int:

@@ -52,8 +52,9 @@ def _shown(subject: Subject) -> Dict[str, Any]:
         "log": details.get("log", ""),
         "warnings": list(subject.notes),
     }
-    if "identities" in details:
-        shown["identities"] = details["identities"]
+    for name in ("identities", "image_pids"):
+        if name in details:
+            shown[name] = details[name]
     if subject.failure is not None:
         shown["error"] = {
             "step": subject.failure.step,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional
 
@@ -21,6 +22,8 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import (
     compress,
     digest,
     log_look,
+    namespace,
+    oom,
     owner,
     store,
     tool,
@@ -36,17 +39,21 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.life imp
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.read_tree import read_tree
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.run import run
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.stillness import end_tree, go_on
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.stillness import end, end_tree, go_on
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.store import Image
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.tree import Tree
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.turn import in_turn
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._host import read_boot_id
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._huge_pages import huge_pages
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_job import ImageJob
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_lives import half_restored
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_steps import Steps
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_steps import Steps, own_identity
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_suspend import bring
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import read_identity
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_images import RESTORE_STEP
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import is_alive, read_identity
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_model import Identity
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_read import read_stat
 
 RESTORE_LOG = "restore.log"
 
@@ -57,6 +64,9 @@ class Restore:
         self._journal = journal
         self._steps = steps
         self._image: Image = store.open_image(job.path)
+        self._init: Optional[Identity] = None
+        # PIDs of this host to those in the image, of a tree in another PID namespace.
+        self._before: Mapping[int, int] = {}
 
     @property
     def name(self) -> str:
@@ -79,18 +89,33 @@ class Restore:
                 )
             tree = half_restored(self._image)
             if tree is None:
+                self._end_the_rest()
                 self._verify()
                 tree = self._restore()
+                moved = self._image.manifest.host_bytes
+                self._steps.measured(RESTORE_STEP, ("verify", "unpack", "restore"), moved)
+            else:
+                self._init = self._image.life.init
+            if self._init is not None:
+                self._before = {here: there for there, here in namespace.inside(self._init.pid).items()}
             self._resume(tree)
-            return self._settle()
+            return self._settle(tree.root.pid)
         finally:
             owner.release(self._job.path)
+
+    def _end_the_rest(self) -> None:
+        """Half a tree in a namespace, left by a run that has died with its CRIU: nobody else would end it."""
+        init = self._image.life.init
+        if self._image.life.state == RESTORING and init is not None and is_alive(init):
+            self._steps.notes.extend(end(init))
 
     def _verify(self) -> None:
         self._steps.begin("verify")
         # Sizes in any case: of a file of pages that is cut short, criu restore never finds the end.
         how = "full" if self._job.options.verify == "full" else "sizes"
-        problems = digest.verify(self._job.path, self._image.manifest.chunks, how)
+        # One image after another, each on all cores: the next is read while this one is brought back already.
+        with in_turn(os.path.join(tool.own_directory("turn"), "verify")) if how == "full" else nullcontext():
+            problems = digest.verify(self._job.path, self._image.manifest.chunks, how)
         if problems:
             raise CriuError(
                 self.name,
@@ -112,51 +137,92 @@ class Restore:
         try:
             self._steps.begin("restore")
             write_life(self._job.path, life)
-            tree = self._criu(directory)
+            with huge_pages(self._journal, own_identity(), self._job.options.cuda.huge_pages, self._steps.notes):
+                tree = self._criu(directory, life)
         finally:
             if unpacked:
                 compress.discard(unpacked)
-        write_life(self._job.path, replace(life, members=tuple(one.identity for one in tree.members)))
+        members = tuple(one.identity for one in tree.members)
+        write_life(self._job.path, replace(life, members=members, init=self._init))
         return tree
 
-    def _criu(self, directory: str) -> Tree:
+    def _root(self) -> int:
+        """PID of the tree's root on this host; 0: it is not there yet."""
+        root = self._image.manifest.root
+        if self._job.options.pid_namespace == "same":
+            return root
+        return namespace.inside(self._init.pid).get(root, 0) if self._init is not None else 0
+
+    def _is_whole(self, tree: Optional[Tree]) -> bool:
+        """Every process of the image, and nobody else."""
+        manifest = self._image.manifest
+        if tree is None or self._init is None:
+            return tree is not None and tree.pids == manifest.pids
+        here = namespace.inside(self._init.pid)
+        return set(tree.pids) == {here.get(pid) for pid in manifest.pids}
+
+    def _criu(self, directory: str, life: Life) -> Tree:
         manifest = self._image.manifest
         logged = os.path.join(self._job.path, RESTORE_LOG)
         self._steps.details["log"] = logged
         chosen = criu_options.again(manifest.options, self._job.options.criu)
         argv = tool.restore_argv(self._job.criu, directory, chosen, logged)
-        done = run(argv, logged, self._job.options.step_timeout, before=self._into_scope)
+        done = run(
+            argv,
+            logged,
+            self._job.options.step_timeout,
+            before=lambda pid: self._prepare(pid, life),
+            meanwhile=oom.protect_once_forked(self._root),
+            new_namespace=self._job.options.pid_namespace == "new",
+        )
         if done.note:
             self._steps.notes.append(done.note)
-        tree = read_tree(manifest.root)
-        if tree is not None and tree.pids == manifest.pids and done.rc == 0:
+        root = self._root()
+        tree = read_tree(root) if root else None
+        if tree is not None and self._is_whole(tree) and done.rc == 0:
             return tree
         # What holds a PID, say, is looked for before the rest of the attempt is taken away.
-        refusal = log_look.refused(done.log, "restore", self.name, done.rc)
+        refusal = log_look.refused(done.log, "restore", self.name, done.rc, place=os.path.dirname(logged))
         if done.rc is not None:
             self._clean_up(tree)
         raise refusal
 
     def _clean_up(self, tree: Optional[Tree]) -> None:
         """CRIU has failed: what it has made of the tree must not stay, and the image is as good as before."""
-        if tree is not None and tree.pids == self._image.manifest.pids:
+        if self._init is not None:
+            # The kernel ends everybody in its namespace with it.
+            self._steps.notes.extend(end(self._init))
+        elif tree is not None and self._is_whole(tree):
             began = [read_identity(pid) for pid in tree.pids]
             if all(one is not None for one in began):
                 self._steps.notes.extend(end_tree(tree))
         write_life(self._job.path, Life(UNSPENT, "", "", time.time(), ()))
         self._steps.finish("failed", "criu restore failed")
 
-    def _into_scope(self, pid: int) -> str:
-        """Its descendants are to outlive the SSH session, and whatever else ends with a control group."""
+    def _prepare(self, pid: int, life: Life) -> str:
+        """CRIU's descendants are to outlive the SSH session, and whatever else ends with a control group; and the
+        kernel may kill them when memory runs out, as it might before."""
+        pids = [pid]
+        if self._job.options.pid_namespace == "new":
+            begun = read_stat(f"/proc/{pid}/stat")
+            self._init = None if begun is None else read_identity(begun.parent)
+            if self._init is None:
+                raise CriuError(self.name, "CRIU has ended before it began", "", "Run the task again.")
+            # From here on whoever comes later knows where to look for what CRIU has made.
+            write_life(self._job.path, replace(life, init=self._init))
+            pids.append(self._init.pid)
+        problem = oom.write(pid, oom.USUAL)
+        if problem:
+            self._steps.notes.append(problem)
         name = f"gpufleet-restored-{self._job.lineage[:16]}-{pid}"
-        return _scope.move(name, f"Restored from {os.path.basename(self._job.path)} ({self._job.name})", [pid])
+        return _scope.move(name, f"Restored from {os.path.basename(self._job.path)} ({self._job.name})", pids)
 
     # Its GPU memory, and on
 
     def _resume(self, tree: Tree) -> None:
         manifest = self._image.manifest
         for member in tree.cuda:
-            known = manifest.member(member.pid)
+            known = manifest.member(self._before.get(member.pid, member.pid))
             if self._journal.latest(member.identity) is None:
                 self._remember(member.identity, known.device_bytes if known else {}, member.executable, member.uid)
         if tree.cuda:
@@ -177,8 +243,12 @@ class Restore:
         ]
         self._steps.notes.extend(go_on(stopped))
 
+    @property
+    def _init_pid(self) -> int:
+        return self._init.pid if self._init is not None else 0
+
     def _was_stopped(self, pid: int) -> bool:
-        known = self._image.manifest.member(pid)
+        known = self._image.manifest.member(self._before.get(pid, pid))
         return known is not None and known.stopped_before
 
     def _remember(self, identity: Identity, held: Mapping[str, int], executable: str, uid: int) -> None:
@@ -200,9 +270,9 @@ class Restore:
         )
         self._journal.finish(operation.id, "suspended", f"restored from {self._job.path}", {})
 
-    def _settle(self) -> Dict[str, Any]:
-        """Read again who lives, and mark the image spent."""
-        tree = read_tree(self._image.manifest.root)
+    def _settle(self, root: int) -> Dict[str, Any]:
+        """Read again who lives, and mark the image spent. root: its PID on this host."""
+        tree = read_tree(root)
         if tree is None:
             write_life(self._job.path, Life(SPENT, read_boot_id(), self._job.options.run_id, time.time(), ()))
             raise CriuError(
@@ -212,7 +282,14 @@ class Restore:
                 "Look at its own output. The image is marked as spent.",
             )
         members = tuple(one.identity for one in tree.members)
-        write_life(self._job.path, Life(SPENT, read_boot_id(), self._job.options.run_id, time.time(), members))
+        spent = Life(SPENT, read_boot_id(), self._job.options.run_id, time.time(), members, self._init)
+        write_life(self._job.path, spent)
+        if self._before:
+            told = [f"PID {there} of the image is PID {here} here" for here, there in sorted(self._before.items())]
+            shown = "; ".join(one for one in told if not one.startswith("PID 1 "))
+            self._steps.notes.append(
+                f"in a PID namespace of its own, ended by the end of PID {self._init_pid}: {shown}"
+            )
         self._steps.finish("restored")
         units.let_go(self._journal, self._job.lineage, self._steps.notes, tree.root.identity)
         # Under its new identity it is of the same lineage: a later image of it replaces this one.
@@ -233,6 +310,7 @@ class Restore:
         return {
             "pids": list(tree.pids),
             "identities": [_shown(one) for one in members],
+            "image_pids": [self._before.get(one.pid, one.pid) for one in members],
             "log": os.path.join(self._job.path, RESTORE_LOG),
         }
 

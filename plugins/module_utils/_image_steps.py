@@ -16,6 +16,8 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_image
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import read_identity
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_model import Identity
 
+#: Read again only by a later run on the same boot; and a file system at work on an image takes a second to make sure.
+HASTY = ("prove", "compress", "seal")
 #: Half way back is worse than unwritten.
 UNDO = ("undo", "continue")
 
@@ -61,9 +63,9 @@ class Steps:
                     run_id=self._job.options.run_id,
                     root=self._job.root,
                     leave="running" if self._job.options.leave_running else "killed",
-                    worker=_self(),
+                    worker=own_identity(),
                 )
-            self._journal.image_step(self._row.id, name, stopped=stopped)
+            self._journal.image_step(self._row.id, name, stopped=stopped, durable=name not in HASTY)
         except JournalError as error:
             if name not in UNDO:
                 raise
@@ -72,6 +74,17 @@ class Steps:
     def stopped(self, identities: Sequence[Identity]) -> None:
         """These are about to be stopped."""
         self.begin(self.last, identities)
+
+    def measured(self, name: str, steps: Sequence[str], moved: int) -> None:
+        """How long these steps have taken together, and how many bytes of memory they moved: estimates come from it.
+        They are over."""
+        times = self.seconds()
+        if self._row is None:
+            return
+        try:
+            self._journal.image_measured(self._row.id, name, sum(times.get(step, 0.0) for step in steps), moved)
+        except JournalError as error:
+            self.notes.append(f"how long it took could not be journalled: {error}")
 
     def finish(self, status: str, message: str = "") -> None:
         if self._row is None:
@@ -82,7 +95,7 @@ class Steps:
             self.notes.append(f"how it ended could not be journalled: {error}")
 
 
-def _self() -> Identity:
+def own_identity() -> Identity:
     identity = read_identity(os.getpid())
     if identity is None:
         raise LookupError("this process is not in /proc")

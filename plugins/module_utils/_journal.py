@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, Iterable, List, Map
 from ._journal_errors import TakenOverError
 from ._journal_fence import check_suspend
 from ._journal_file import BUSY_SECONDS, JournalFile
-from ._journal_images import ImageRow, Images
+from ._journal_images import DUMP_STEP, RESTORE_STEP, ImageRow, Images
 from ._journal_reservations import Reservations, Shortage
 from ._process import Identity, is_alive
 
@@ -75,7 +75,8 @@ class Operation:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """A step that was made. at: when it began, seconds since the epoch. bytes: of GPU memory that its process held."""
+    """A step that was made. operation: the id of its row, which for DUMP_STEP and RESTORE_STEP is an image's. at: when
+    it began, seconds since the epoch. bytes: of GPU memory that its process held; of an image, memory of its tree."""
 
     operation: int
     step: str
@@ -255,6 +256,11 @@ class Journal:
 
     def history(self, step: str, limit: int = 100) -> Tuple[StepRecord, ...]:
         """The last steps of this name that were measured, newest first: what estimates are made of."""
+        if step in (DUMP_STEP, RESTORE_STEP):
+            return tuple(
+                StepRecord(image, step, at, seconds, moved)
+                for image, at, seconds, moved in self._images.history(step, limit)
+            )
         rows = self.file.read(
             "SELECT operation, step, at, seconds, bytes FROM steps"
             " WHERE step = ? AND seconds IS NOT NULL ORDER BY id DESC LIMIT ?",
@@ -327,13 +333,19 @@ class Journal:
         status: Optional[str] = None,
         stopped: Optional[Sequence[Identity]] = None,
         message: Optional[str] = None,
+        durable: bool = True,
     ) -> None:
-        """About to make this step. None leaves a field as it is. Raises KeyError for an id that there is none of."""
-        self._images.change(image, step, status, stopped, message)
+        """About to make this step. None leaves a field as it is. durable: see JournalFile.transaction. Raises KeyError
+        for an id that there is none of."""
+        self._images.change(image, step, status, stopped, message, durable=durable)
 
     def finish_image(self, image: int, status: str, message: str = "") -> None:
         """What became of it: nobody is at work on it any more. Raises KeyError for an id that there is none of."""
         self._images.change(image, status=status, message=message, finished=True)
+
+    def image_measured(self, image: int, step: str, seconds: float, moved: int) -> None:
+        """step: DUMP_STEP or RESTORE_STEP, over. moved: bytes of memory of the tree. Raises ValueError for another."""
+        self._images.measured(image, step, seconds, moved)
 
     def image_latest(self, path: str) -> Optional[ImageRow]:
         """The last row of the image at this path; None if this host never made nor restored one there."""

@@ -91,8 +91,9 @@ class JournalFile:
         return bool(self.read("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (name,)))
 
     @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """The only writer of all processes, from the first line on; durable when it ends, nothing when it raises.
+    def transaction(self, durable: bool = True) -> Iterator[sqlite3.Connection]:
+        """The only writer of all processes, from the first line on; nothing when it raises. durable: it outlives the
+        host when it ends; without, whoever dies but the host.
 
         Raises JournalError. Don't fork inside and use the journal in the child.
         """
@@ -102,9 +103,11 @@ class JournalFile:
             raise RuntimeError(f"{self.subject} is in a transaction already")
         connection = self._connected()
         with self._sqlite_words():
-            self._retried(lambda: connection.execute("BEGIN IMMEDIATE"))
-            self._writing = True
+            if not durable:
+                connection.execute("PRAGMA synchronous = NORMAL")
             try:
+                self._retried(lambda: connection.execute("BEGIN IMMEDIATE"))
+                self._writing = True
                 yield connection
                 self._retried(lambda: connection.execute("COMMIT"))
             except BaseException:
@@ -113,6 +116,8 @@ class JournalFile:
                 raise
             finally:
                 self._writing = False
+                if not durable:
+                    connection.execute("PRAGMA synchronous = FULL")
 
     def before_fork(self) -> None:
         """Called by itself, in the parent."""

@@ -25,6 +25,9 @@ IMAGE_STATUSES: FrozenSet[str] = frozenset(
 )
 #: Somebody is at work on these, or died at it, unless the row is finished: a snapshot ends as "sealed".
 LIVE_IMAGES: FrozenSet[str] = frozenset(("active", "dumped", "sealed", "restoring"))
+#: What is measured of an image: until it is on the disk, and until CRIU has made its tree again. A process's steps have
+#: other names.
+DUMP_STEP, RESTORE_STEP = "criu_dump", "criu_restore"
 LEAVES: FrozenSet[str] = frozenset(("killed", "running"))
 
 _COLUMNS = (
@@ -137,6 +140,7 @@ class Images:
         stopped: Optional[Sequence[Identity]] = None,
         message: Optional[str] = None,
         finished: bool = False,
+        durable: bool = True,
     ) -> None:
         """None leaves a field as it is. Raises KeyError for an id that there is none of, ValueError for a status that
         there is none of."""
@@ -149,13 +153,32 @@ class Images:
             columns["stopped"] = json.dumps([[one.pid, one.start_ticks, one.boot_id] for one in stopped])
         if message is not None:
             columns["message"] = message
-        with self._file.transaction() as connection:
+        with self._file.transaction(durable) as connection:
             cursor = connection.execute(
                 f"UPDATE images SET {', '.join(name + ' = ?' for name in columns)} WHERE id = ?",
                 (*columns.values(), number),
             )
             if cursor.rowcount != 1:
                 raise KeyError(number)
+
+    def measured(self, number: int, step: str, seconds: float, moved: int) -> None:
+        """moved: bytes of memory. Raises ValueError for a step that there is none of, JournalError for an image."""
+        if step not in (DUMP_STEP, RESTORE_STEP):
+            raise ValueError(f"step {step!r}")
+        with self._file.transaction() as connection:
+            connection.execute(
+                "INSERT INTO image_steps (image, step, at, seconds, bytes) VALUES (?, ?, ?, ?, ?)",
+                (number, step, self._clock() - seconds, seconds, moved),
+            )
+
+    def history(self, step: str, limit: int) -> Tuple[Tuple[int, float, float, int], ...]:
+        """Image, at, seconds and bytes of the last ones, newest first."""
+        if not self._file.has_table("image_steps"):
+            return ()
+        rows = self._file.read(
+            "SELECT image, at, seconds, bytes FROM image_steps WHERE step = ? ORDER BY id DESC LIMIT ?", (step, limit)
+        )
+        return tuple((row["image"], row["at"], row["seconds"], row["bytes"]) for row in rows)
 
     def latest(self, path: str) -> Optional[ImageRow]:
         found = self._read("WHERE path = ? ORDER BY id DESC LIMIT 1", (path,))

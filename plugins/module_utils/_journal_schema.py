@@ -111,6 +111,18 @@ SCRIPTS: Tuple[Tuple[str, ...], ...] = (
         "CREATE INDEX images_by_lineage ON images (lineage)",
     ),
     (
+        """CREATE TABLE image_steps (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            image INTEGER NOT NULL REFERENCES images (id) ON DELETE CASCADE,
+            step TEXT NOT NULL,
+            at REAL NOT NULL,
+            seconds REAL NOT NULL,
+            bytes INTEGER NOT NULL
+        )""",
+        "CREATE INDEX image_steps_by_image ON image_steps (image)",
+        "CREATE INDEX image_steps_by_name ON image_steps (step)",
+    ),
+    (
         """CREATE TABLE drains (
             id INTEGER PRIMARY KEY AUTOINCREMENT,
             run_id TEXT NOT NULL,

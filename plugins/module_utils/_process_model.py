@@ -13,6 +13,8 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import
 
 CONTROL = "/dev/nvidiactl"
 UVM = "/dev/nvidia-uvm"
+#: Name of the first process of a PID namespace that a tree was restored in.
+NAMESPACE_INIT = "gpufleet-init"
 
 
 @dataclass(frozen=True)

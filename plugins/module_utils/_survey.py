@@ -33,17 +33,19 @@ STOPPING_SECONDS = 1.0
 
 
 class Survey:
-    """One reading of the host and its journal. allow: the names that the operator overrides."""
+    """One reading of the host and its journal. allow: the names that the operator overrides. criu: as in Context."""
 
     def __init__(
         self,
         journal: Journal,
         read: Callable[[Sequence[int]], Snapshot],
         allow: FrozenSet[str] = frozenset(),
+        criu: Tuple[int, ...] = (),
     ) -> None:
         self._journal = journal
         self._allow = allow
         self._read = read
+        self.criu = criu
         self.snapshot: Optional[Snapshot] = None
         self.left_out: Tuple[int, ...] = ()
 
@@ -56,7 +58,7 @@ class Survey:
         pids = [entry.pid for entry in wanted]
         began = time.time()
         self.snapshot = self._read(pids)
-        check_targets(wanted, self.snapshot, self._remembered(), own_ancestors())
+        check_targets(wanted, self.snapshot, self._remembered(), own_ancestors(), self._journal.latest)
         subjects = self._subjects(pids, began)
         if len(subjects) < len(pids):
             gone = sorted(set(pids) - {subject.pid for subject in subjects})[0]
@@ -165,6 +167,7 @@ class Survey:
             parked_by_us=frozenset(subject.pid for subject in subjects if subject.kind in OURS),
             uid=os.geteuid(),
             reserved=reserved,
+            criu=self.criu,
         )
         foreign = [_findings.traced(subject) for subject in subjects if _is_traced_by_others(subject)]
         return (*foreign, *evaluate(context, self._allow))

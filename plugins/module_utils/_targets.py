@@ -6,26 +6,36 @@
 from __future__ import annotations
 
 import os
-from typing import Optional, Sequence, Set
+from typing import Callable, Optional, Sequence, Set
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._arguments import ArgumentError, Wanted
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Operation
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import ProcessSnapshot
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import Identity, ProcessSnapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._snapshot import Snapshot
+
+Known = Callable[[Identity], Optional[Operation]]
 
 
 def check_targets(
-    wanted: Sequence[Wanted], snapshot: Snapshot, remembered: Sequence[Operation], own_ancestors: Set[int]
+    wanted: Sequence[Wanted],
+    snapshot: Snapshot,
+    remembered: Sequence[Operation],
+    own_ancestors: Set[int],
+    known: Known = lambda identity: None,
 ) -> None:
     """Raises ArgumentError on the first number that names no process, a thread, a zombie, a process that runs this
-    module, or another process than the one that is meant.
+    module, or another process than the one that is meant. known: the last operation of a process.
     """
     for entry in wanted:
-        _check(entry, snapshot.process(entry.pid), remembered, own_ancestors)
+        _check(entry, snapshot.process(entry.pid), remembered, own_ancestors, known)
 
 
 def _check(
-    entry: Wanted, process: Optional[ProcessSnapshot], remembered: Sequence[Operation], own_ancestors: Set[int]
+    entry: Wanted,
+    process: Optional[ProcessSnapshot],
+    remembered: Sequence[Operation],
+    own_ancestors: Set[int],
+    known: Known,
 ) -> None:
     if process is None:
         raise ArgumentError("pids", f"there is no process {entry.pid}", _remembered_words(entry.pid, remembered))
@@ -62,8 +72,11 @@ def _check(
         )
     if entry.start_ticks is not None:
         return
+    later = known(identity)
     for operation in remembered:
         if operation.identity.pid == entry.pid and operation.identity.start_ticks != identity.start_ticks:
+            if later is not None and later.id > operation.id:
+                continue  # restored from its image, say: the number is known to be this one's now
             raise ArgumentError(
                 "pids",
                 f"{entry.pid} ({process.name}), started at {identity.start_ticks} ticks, is not the process that run "

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._background import Command, Said
@@ -25,6 +26,8 @@ PROPERTIES = (
     "StandardError",
     "ManagedOOMSwap",
     "ManagedOOMMemoryPressure",
+    "RuntimeMaxUSec",
+    "ActiveEnterTimestampMonotonic",
 )
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)")
 _SECONDS = {
@@ -44,6 +47,8 @@ _SECONDS = {
 class Unit:
     """problem: why nothing is known of it, "" where it is. watchdog: seconds, 0 for none. restart: "no" and so on, ""
     for what is no service. main_pid: 0 for none. oomd: what systemd-oomd may kill it for, "swap", "memory pressure".
+    runtime: seconds that it may be active (RuntimeMaxSec=), 0 for no limit; runtime_left: how many of them were left
+    when that was read, None for no limit.
     """
 
     name: str
@@ -54,6 +59,8 @@ class Unit:
     error: str = ""
     main_pid: int = 0
     oomd: Tuple[str, ...] = ()
+    runtime: float = 0.0
+    runtime_left: Optional[float] = None
 
 
 def parse_span(text: str) -> float:
@@ -74,10 +81,14 @@ def parse_show(text: str) -> List[Dict[str, str]]:
     return [block for block in blocks if block]
 
 
-def unit_of(name: str, shown: Dict[str, str]) -> Unit:
+def unit_of(name: str, shown: Dict[str, str], now: float = 0.0) -> Unit:
+    """now: on the kernel's clock since boot (CLOCK_MONOTONIC), in seconds."""
     if shown.get("LoadState") in (None, "not-found"):
         return Unit(name, "systemd does not know it")
     main = shown.get("MainPID", "0")
+    entered = shown.get("ActiveEnterTimestampMonotonic", "")
+    runtime = parse_span(shown.get("RuntimeMaxUSec", ""))
+    counts = bool(runtime) and entered.isdigit() and int(entered) > 0
     oomd = (("ManagedOOMSwap", "swap"), ("ManagedOOMMemoryPressure", "memory pressure"))
     return Unit(
         name,
@@ -87,20 +98,22 @@ def unit_of(name: str, shown: Dict[str, str]) -> Unit:
         error=shown.get("StandardError", ""),
         main_pid=int(main) if main.isdigit() else 0,
         oomd=tuple(word for key, word in oomd if shown.get(key) == "kill"),
+        runtime=runtime,
+        runtime_left=round(int(entered) / 1e6 + runtime - now, 3) if counts else None,
     )
 
 
-def units_of(names: Sequence[str], said: Said) -> Tuple[Unit, ...]:
-    """What one call with these names came to. What it does not tell is unknown."""
+def units_of(names: Sequence[str], said: Said, now: float = 0.0) -> Tuple[Unit, ...]:
+    """What one call with these names came to. What it does not tell is unknown. now: see unit_of."""
     problem = said.problem or ("" if said.out.strip() else next(iter(said.lines), "systemctl says nothing"))
     if problem:
         return tuple(Unit(name, problem) for name in names)
     blocks = parse_show(said.out)
     by_id = {block.get("Id", ""): block for block in blocks}
     if len(blocks) == len(names):
-        return tuple(unit_of(name, block) for name, block in zip(names, blocks))
+        return tuple(unit_of(name, block, now) for name, block in zip(names, blocks))
     return tuple(
-        unit_of(name, by_id[name]) if name in by_id else Unit(name, "systemctl does not tell it") for name in names
+        unit_of(name, by_id[name], now) if name in by_id else Unit(name, "systemctl does not tell it") for name in names
     )
 
 
@@ -112,12 +125,13 @@ def read_units(
     names: Iterable[str],
     ask: Callable[[Sequence[str]], Said] = _ask,
     booted: Optional[bool] = None,
+    clock: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_MONOTONIC),
 ) -> Tuple[Unit, ...]:
-    """Of each of these units, by one call of systemctl. booted: systemd runs this host."""
+    """Of each of these units, by one call of systemctl. booted: systemd runs this host. clock: see unit_of."""
     wanted = sorted(set(names))
     if not wanted:
         return ()
     if not (os.path.isdir("/run/systemd/system") if booted is None else booted):
         return tuple(Unit(name, "systemd can't be reached from here") for name in wanted)
     said = ask(["systemctl", "show", "--no-pager", *(f"--property={name}" for name in PROPERTIES), "--", *wanted])
-    return units_of(wanted, said)
+    return units_of(wanted, said, clock())

@@ -31,7 +31,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.freezer 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.guard import ENDED, UNWANTED, guard
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.hold import Hold
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.process import Handle
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._huge_pages import HugePages
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._huge_pages import huge_pages
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal, Operation, open_journal
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_errors import JournalError, TakenOverError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._outcome import Command, Outcome, command_from
@@ -474,18 +474,8 @@ class Worker:
     @contextmanager
     def _pages(self) -> Iterator[None]:
         """Huge pages while the driver copies, if that is wanted and can be had."""
-        try:
-            pages = None if self._job.huge_pages == "keep" else HugePages(self._journal)
-        except JournalError:
-            pages = None
-        if pages is not None:
-            self._huge_pages = pages.acquire(_self(), self._job.huge_pages)
-        try:
+        with huge_pages(self._journal, _self(), self._job.huge_pages, self._notes) as self._huge_pages:
             yield
-        finally:
-            if pages is not None:
-                left = pages.release(_self())
-                self._notes.extend([f"huge pages: {left}"] if "not" in left else [])
 
     def _probe(self, command: Command) -> Outcome:
         """Of a process that a dead worker left stopped: hold it, ask, keep it held."""

@@ -170,10 +170,14 @@ options:
         For O(state=restored). The image was restored before, or is a snapshot of a process that is alive. A second
         life of the same process writes to the same files and answers the same peers.
       slurm_step: For an image. The process is in a Slurm job, which ends with it.
+      socket_option: >-
+        For an image. CRIU before 4.2 can't dump the TCP and UDP sockets of the process on this kernel, not even one
+        that only listens.
       stopped: >-
         Somebody else stopped the process, so no call of the driver would return. It is continued until it is locked,
         and it is stopped again after it has been resumed.
       systemd_restart: For an image. systemd starts the unit of the process anew when the dump ends it.
+      systemd_runtime: The time of the unit of the process (RuntimeMaxSec=) is over in less than ten minutes.
       systemd_watchdog: systemd kills the unit of the process if it does not report in time, and a parked one does not.
       tcp_established: For an image. The process has TCP connections to programs outside of its tree.
       unparked: >-
@@ -287,6 +291,18 @@ options:
       - CRIU's C(--timeout), in seconds. V(0) computes it from the size of the tree.
     type: int
     default: 0
+  pid_namespace:
+    description:
+      - For O(state=restored). Where the processes get their PIDs back.
+      - With V(new), each process sees itself and the others of its tree by the PIDs that they had, and the host knows
+        them by other ones, which RV(images[].pids) returns. F(/proc) shows nobody else to them. Their namespace ends
+        with its first process, C(gpufleet-init), and everybody in it with that.
+      - A tree in a PID namespace of its own can be suspended and resumed, but not be dumped again.
+    type: str
+    choices:
+      same: Those of the host. All of them have to be free.
+      new: A PID namespace of its own, for PIDs that somebody else has now.
+    default: same
   run_id:
     description:
       - A name for this run in the journal and in what is returned. Without it, one is made up.
@@ -421,6 +437,12 @@ images:
       type: list
       elements: dict
       sample: [{"pid": 4711, "start_ticks": 89123, "boot_id": "5c1f3b0a-7c0e-4d39-9a55-2f1f0a7d9c11"}]
+    image_pids:
+      description: The PIDs that RV(images[].identities) have in the image. Others, with O(pid_namespace=new).
+      returned: when it was restored by this task
+      type: list
+      elements: int
+      sample: [4711]
     bytes:
       description: The size of the image in bytes. Not known before it is made.
       returned: success
@@ -612,8 +634,10 @@ ARGUMENTS = {
             "rotated_log",
             "second_life",
             "slurm_step",
+            "socket_option",
             "stopped",
             "systemd_restart",
+            "systemd_runtime",
             "systemd_watchdog",
             "tcp_established",
             "unparked",
@@ -628,6 +652,7 @@ ARGUMENTS = {
     "lock_timeout": {"type": "float", "default": 30},
     "step_timeout": {"type": "float", "default": 0},
     "unit_policy": {"type": "str", "choices": ["refuse", "hold"], "default": "refuse"},
+    "pid_namespace": {"type": "str", "choices": ["same", "new"], "default": "same"},
     "device_map": {"type": "raw"},
     "huge_pages": {"type": "str", "choices": ["auto", "always", "keep"], "default": "auto"},
     "full_command": {"type": "bool", "default": False},

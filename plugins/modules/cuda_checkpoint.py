@@ -110,10 +110,14 @@ options:
       profiler_attached: A profiler is loaded into the process, which the driver does not support.
       rotated_log: For an image. The process writes to a log that was rotated away.
       slurm_step: For an image. The process is in a Slurm job, which ends with it.
+      socket_option: >-
+        For an image. CRIU before 4.2 can't dump the TCP and UDP sockets of the process on this kernel, not even one
+        that only listens.
       stopped: >-
         Somebody else stopped the process, so no call of the driver would return. It is continued until it is locked,
         and it is stopped again after it has been resumed.
       systemd_restart: For an image. systemd starts the unit of the process anew when the dump ends it.
+      systemd_runtime: The time of the unit of the process (RuntimeMaxSec=) is over in less than ten minutes.
       systemd_watchdog: systemd kills the unit of the process if it does not report in time, and a parked one does not.
       tcp_established: For an image. The process has TCP connections to programs outside of its tree.
       unparked: >-
@@ -685,8 +689,10 @@ ARGUMENTS = {
             "profiler_attached",
             "rotated_log",
             "slurm_step",
+            "socket_option",
             "stopped",
             "systemd_restart",
+            "systemd_runtime",
             "systemd_watchdog",
             "tcp_established",
             "unparked",

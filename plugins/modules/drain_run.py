@@ -24,13 +24,17 @@ attributes:
       - Nothing is written.
   diff_mode:
     support: none
-  action:
-    description: Indicates that this has a corresponding action plugin, so that it runs on the controller.
-    support: full
+  idempotent:
+    support: N/A
+    details:
+      - It changes no host.
   platform:
-    description: Target operating systems of the controller.
     support: full
     platforms: posix
+    details:
+      - Of the controller.
+extends_documentation_fragment:
+  - gpufleet.checkpoint._attributes
 options:
   event:
     description:

@@ -108,6 +108,7 @@ options:
         one, so it is refused if any process is selected.
       gpu_reset: >-
         A GPU is reset. V(suspended) and V(maintenance) are refused while anybody has C(/dev/nvidia*) open or mapped.
+    default: []
   hold_packages:
     description:
       - Whether to hold the packages of the driver from V(suspending) until V(released), with C(apt-mark) or with
@@ -119,9 +120,10 @@ options:
     description:
       - What the caller has to remember of the scheduler. It is kept as it is, and returned.
     type: dict
-  message:
+  note:
     description:
-      - What to write down of a failure. It does not change the phase.
+      - What to write down of a failure, or of what is going on. It does not change the phase, and is returned as
+        RV(message) until the next phase is reached.
     type: str
   take_over:
     description:
@@ -629,7 +631,7 @@ ARGUMENTS = {
     "declares": {"type": "list", "elements": "str", "choices": ["reboot", "driver_change", "gpu_reset"], "default": []},
     "hold_packages": {"type": "bool", "default": False},
     "scheduler": {"type": "dict"},
-    "message": {"type": "str"},
+    "note": {"type": "str"},
     "take_over": {"type": "str", "default": ""},
     "accept_loss": {"type": "bool", "default": False},
     "journal": {"type": "path", "default": "/var/lib/gpufleet/checkpoint.db"},
@@ -665,7 +667,7 @@ def options_of(params: Mapping[str, Any], check: bool) -> Options:
         declares=tuple(params["declares"]),
         hold_packages=params["hold_packages"],
         scheduler=params["scheduler"],
-        message=params["message"],
+        message=params["note"],
     )
 
 

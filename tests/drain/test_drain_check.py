@@ -14,7 +14,7 @@ from tests.system.lab import Lab
 # into, what a login writes, Ansible's own files, and CRIU's cache of what the kernel can do.
 FILES = (
     "find / /var /run /etc /root /dev/shm -xdev"
-    r" \( -path /proc -o -path /sys -o -path /var/lib/lab -o -path /root/.ansible -o -path /run/criu.kdat"
+    r" \( -path /proc -o -path /sys -o -path /var/lib/lab -o -path '*/.ansible' -o -path /run/criu.kdat"
     r" -o -path /run/sshd -o -path /run/motd.dynamic -o -path '/run/utmp*' -o -path '/var/log/[bw]tmp*'"
     r" -o -path '/var/log/lastlog*' -o -path /var/log/init.log \) -prune"
     r" -o -type d -printf '%p %y %m %U\n' -o -printf '%p %y %m %U %s %C@ %T@ %l\n' | sort -u"

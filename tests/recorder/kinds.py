@@ -259,6 +259,23 @@ def torch_suspended(b: Bench) -> List[int]:
     return [one.pid]
 
 
+@kind("torch-nccl-one-rank", "PyTorch with an NCCL communicator of one rank.")
+def torch_nccl_one_rank(b: Bench) -> List[int]:
+    return [b.script("torch_ranks.py", module="torch").pid]
+
+
+@kind("torch-nccl-two-ranks", "PyTorch with an NCCL communicator of two ranks on two GPUs.", gpus=2)
+def torch_nccl_two_ranks(b: Bench) -> List[int]:
+    one = b.script("torch_ranks.py", module="torch", env={"RANKS": "2"})
+    return [one.pid, b.part(one, ".rank1").pid]
+
+
+@kind("torch-loader", "PyTorch and the worker of its DataLoader, forked after CUDA had begun.")
+def torch_loader(b: Bench) -> List[int]:
+    one = b.script("torch_loader.py", module="torch")
+    return [one.pid, b.part(one, ".child", device=False).pid]
+
+
 @kind("jax", "JAX.")
 def jax(b: Bench) -> List[int]:
     return [b.script("jax_worker.py", module="jax").pid]

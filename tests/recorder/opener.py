@@ -73,6 +73,7 @@ OPEN: Dict[str, Callable[..., List[int]]] = {
     "unix": unix,
     "tcp": lambda port: [socket.create_connection(("127.0.0.1", int(port))).detach()],
     "listening": lambda: [socket.create_server(("127.0.0.1", 0)).detach()],
+    "datagrams": lambda: [socket.socket(socket.AF_INET, socket.SOCK_DGRAM).detach()],
     "ring": lambda: [ring()],
 }
 

@@ -233,6 +233,16 @@ def watchdog(b: Bench) -> List[int]:
     return service(b, "StandardOutput=null", "StandardError=null", "WatchdogSec=90")
 
 
+@kind("runtime", "A service that may be active for a day.")
+def runtime(b: Bench) -> List[int]:
+    return service(b, "StandardOutput=null", "StandardError=null", "RuntimeMaxSec=86400")
+
+
+@kind("runtime-short", "A service that may be active for two minutes.")
+def runtime_short(b: Bench) -> List[int]:
+    return service(b, "StandardOutput=null", "StandardError=null", "RuntimeMaxSec=120")
+
+
 @kind("restart", "A service that systemd starts anew.")
 def restart(b: Bench) -> List[int]:
     return service(b, "StandardOutput=null", "StandardError=null", "Restart=always")

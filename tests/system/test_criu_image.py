@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._host import socket_credentials
+from tests.system.hosts import ROOT
 from tests.system.lab import Job, Lab, Workload, labs
 from tests.system.playing import Result, Task, cuda
 
@@ -78,12 +80,18 @@ def test_to_disk_and_back_and_nothing_twice(lab: Lab) -> None:
     assert first(made)["device_bytes"] >= 16 << 20
     assert first(made)["bytes"] > first(made)["device_bytes"]
     assert lab.host.sh(f"stat -c '%a %U' {path}; find {path} -type f -not -perm 600") == "700 root"
-    foreseen, back, again = lab.play(
-        image("restored", path=path, check=True), image("restored", path=path), image("restored", path=path)
+    foreseen, back, again, suspended, resumed = lab.play(
+        image("restored", path=path, check=True),
+        image("restored", path=path),
+        image("restored", path=path),
+        cuda("checkpointed", [job.pid]),
+        cuda("running", [job.pid]),
     )
     foreseen.ok(changed=True)
     back.ok(changed=True)
     again.ok(changed=False)
+    suspended.ok(changed=True)
+    resumed.ok(changed=True)
     assert first(back)["pids"] == [job.pid]
     assert lab.look(job)[job.pid]["parent"] == 1
     lab.host.run("kill", "-9", str(job.pid))
@@ -94,11 +102,46 @@ def test_to_disk_and_back_and_nothing_twice(lab: Lab) -> None:
     assert gone(lab, job)
 
 
-def test_a_tree_with_a_shell_two_cuda_children_and_a_pipe(lab: Lab) -> None:
+def test_what_an_image_took_here_is_what_the_next_one_is_estimated_by(lab: Lab) -> None:
+    job = lab.one(vram=64)
+    path = f"{STORE}/measured"
+    preflight: Task = {"name": "preflight", "gpufleet.checkpoint.gpu_preflight": {"pids": [job.pid]}}
+    before, made, back, after = lab.play(
+        preflight,
+        image("present", pid=job.pid, path=path, leave_running=False),
+        image("restored", path=path),
+        preflight,
+    )
+    results = {"criu_dump": first(made.ok(changed=True)), "criu_restore": first(back.ok(changed=True))}
+    took = {name: result["seconds"] for name, result in results.items()}
+    measured = f"SELECT s.* FROM image_steps s, images i WHERE i.id = s.image AND i.path = '{path}'"
+    rows = {row["step"]: row for row in lab.ask("journal", measured)}
+    assert set(rows) == set(took)
+    for name, own in (("criu_dump", ("dump", "prove", "seal")), ("criu_restore", ("verify", "restore"))):
+        assert rows[name]["seconds"] == pytest.approx(sum(took[name][step] for step in own), abs=0.001)
+        assert 64 << 20 <= rows[name]["bytes"] <= results["criu_dump"]["bytes"]
+    phases = {"dump": "criu_dump", "restore": "criu_restore"}
+    before.ok(), after.ok()
+    counted = {phase: [one.data["estimate"]["rates"][phase] for one in (before, after)] for phase in phases}
+    for phase, (earlier, later) in counted.items():
+        assert later["measured_steps"] == earlier["measured_steps"] + 1
+        expected = after.processes[job.pid]["image_bytes"] / (later["gib_per_second"] * (1 << 30))
+        assert after.processes[job.pid]["seconds"][phase] == pytest.approx(expected, rel=0.02, abs=0.01)
+        if later["measured_steps"] == 1:
+            row = rows[phases[phase]]
+            assert later["gib_per_second"] == pytest.approx(row["bytes"] / row["seconds"] / (1 << 30), rel=0.01)
+
+
+def start_tree(lab: Lab) -> int:
+    """Its root."""
     lab.host.put("/var/lib/lab/tree.sh", TREE)
     lab.host.sh("cd /var/lib/lab; rm -f lines left right; setsid -f sh tree.sh </dev/null >tree.log 2>&1")
     lab.host.sh("cd /var/lib/lab; until [ -s left ] && [ -s right ] && [ -s lines ]; do sleep 0.05; done")
-    root = int(lab.host.sh("pgrep -of 'sh tree.sh'"))
+    return int(lab.host.sh("pgrep -of 'sh tree.sh'"))
+
+
+def test_a_tree_with_a_shell_two_cuda_children_and_a_pipe(lab: Lab) -> None:
+    root = start_tree(lab)
     sums = [lab.host.checksum(f"/var/lib/lab/{name}") for name in ("left", "right")]
     tree = lab.host.sh(f"pgrep -P {root} | sort -n").split()
     assert len(tree) == 4
@@ -250,6 +293,162 @@ def test_a_tree_with_a_terminal_is_refused_whatever_is_allowed(lab: Lab) -> None
     )
     refused.refused(str(pid), "terminal", "setsid")
     lab.host.run("kill", "-9", str(pid))
+
+
+@pytest.mark.skipif(socket_credentials() is not False, reason="the kernel refuses SO_PASSCRED from Linux 6.16 on")
+@pytest.mark.parametrize("opened", ["listening", "datagrams"])
+def test_a_socket_that_criu_can_not_dump_is_told_before_anything_is_stopped(lab: Lab, opened: str) -> None:
+    lab.host.put("/usr/local/bin/opener", (ROOT / "tests/recorder/opener.py").read_text(), "755")
+    job = lab.one(wrap=("/usr/bin/python3", "/usr/local/bin/opener", opened, "--"))
+    dump: dict[str, Any] = {"pid": job.pid, "path": f"{STORE}/socket", "leave_running": False}
+    before = lab.look(job)[job.pid]["start"]
+    refused, allowed, ready = lab.play(
+        image("present", **dump),
+        image("present", **dump, allow=["socket_option"]),
+        {
+            "name": "preflight",
+            "gpufleet.checkpoint.gpu_preflight": {"pids": [job.pid], "capabilities": ["dump"], "fail_on": "never"},
+        },
+    )
+    refused.refused("CRIU 4.1.1", lab.host.sh("uname -r"), "descriptor ", "allow: [socket_option]")
+    assert not refused.data["images"][0]["seconds"]
+    # It is as it was told: the dump fails, and is undone.
+    assert allowed.failed
+    allowed.says("Can't get 1:16 opt", "goes on as before")
+    assert "socket_option" in {one["id"] for one in ready.ok().data["findings"]}
+    assert lab.look(job)[job.pid]["start"] == before
+
+
+def test_what_the_kernel_may_kill_is_as_before(lab: Lab) -> None:
+    """Not as of who restores it: here somebody with another oom_score_adj than any process of the image."""
+    usual, first_to_go = jobs = lab.start(Workload(), Workload())
+    scores = {usual.pid: "0", first_to_go.pid: "250"}
+    lab.host.sh(f"echo 250 >/proc/{first_to_go.pid}/oom_score_adj")
+    python = "/usr/local/bin/first-to-go"
+    lab.host.put(python, '#!/bin/sh\necho 300 >/proc/$$/oom_score_adj && exec python3 "$@"\n', "755")
+    made, back = lab.play(
+        image("present", pids=[job.pid for job in jobs], store=STORE, leave_running=False),
+        {**image("restored", store=STORE), "vars": {"ansible_python_interpreter": python}},
+    )
+    made.ok(changed=True)
+    back.ok(changed=True)
+    assert {pid: lab.host.sh(f"cat /proc/{pid}/oom_score_adj") for pid in scores} == scores
+
+
+HOLD = """
+import ctypes, os, sys
+tid = ctypes.c_int(int(sys.argv[1]))
+arguments = (ctypes.c_uint64 * 11)(*[0] * 4, 17, *[0] * 3, ctypes.addressof(tid), 1)
+if ctypes.CDLL(None).syscall(435, ctypes.byref(arguments), 88) == 0:
+    os.setsid()
+    os.execvp("sleep", ["sleep", "600"])
+"""
+
+
+@pytest.fixture
+def moved(lab: Lab) -> Iterator[tuple[Job, str, int]]:
+    """A job that was dumped, its image, and somebody else with its PID."""
+    job = lab.one("polling")
+    path = f"{STORE}/moved"
+    lab.play(image("present", pid=job.pid, path=path, leave_running=False))[0].ok(changed=True)
+    job.may_be_gone = "another process has its PID"
+    lab.host.sh(f"python3 -c '{HOLD}' {job.pid} </dev/null >/dev/null 2>&1")
+    assert lab.host.sh(f"cat /proc/{job.pid}/comm") == "sleep"
+    try:
+        yield job, path, job.pid
+    finally:
+        lab.host.sh(f"kill -9 {job.pid}; pkill -9 gpufleet-init; true")
+        lab.wait_for("end of the namespace", lambda: not lab.host.sh("pgrep gpufleet-init || true"))
+
+
+def test_a_tree_in_a_namespace_of_its_own(lab: Lab) -> None:
+    root = start_tree(lab)
+    sums = [lab.host.checksum(f"/var/lib/lab/{name}") for name in ("left", "right")]
+    path = f"{STORE}/tree"
+    (made,) = lab.play(image("present", pid=root, path=path, leave_running=False))
+    pids = first(made.ok(changed=True))["pids"]
+    taken = pids[2]
+    lab.host.sh(f"python3 -c '{HOLD}' {taken} </dev/null >/dev/null 2>&1")
+    refused, back = lab.play(image("restored", path=path), image("restored", path=path, pid_namespace="new"))
+    refused.refused(f"PID {taken} (sleep")
+    told = first(back.ok(changed=True))
+    known = dict(zip(told["image_pids"], told["pids"], strict=True))
+    assert set(known) == set(pids) and set(known.values()).isdisjoint({taken})
+    # Behind the root and its four children is a sleep of the loop in one of them.
+    assert lab.host.sh(f"pgrep -P {known[root]} | sort -n").split() == sorted(
+        (str(known[pid]) for pid in pids[1:5]), key=int
+    )
+    for name in ("left", "right"):
+        assert lab.host.counts(f"/var/lib/lab/{name}")
+    assert [lab.host.checksum(f"/var/lib/lab/{name}") for name in ("left", "right")] == sums
+    lines = [int(line) for line in lab.host.sh("cat /var/lib/lab/lines").split()]
+    assert lines == list(range(1, len(lines) + 1))
+    # As a person would: everybody in it ends with its first process.
+    lab.host.sh(f"kill -9 {taken}; pkill -9 gpufleet-init")
+    lab.wait_for(
+        "end of the namespace", lambda: not lab.host.sh(f"pgrep -P {known[root]}; pgrep gpufleet-init || true")
+    )
+
+
+def here(result: Result) -> int:
+    """The PID of the only process that was restored."""
+    (pid,) = first(result)["pids"]
+    return int(pid)
+
+
+def test_a_tree_whose_pid_is_in_use_gets_a_namespace_of_its_own(lab: Lab, moved: tuple[Job, str, int]) -> None:
+    job, path, holder = moved
+    refused, foreseen, back, again = lab.play(
+        image("restored", path=path),
+        image("restored", path=path, pid_namespace="new", check=True),
+        image("restored", path=path, pid_namespace="new"),
+        image("restored", path=path),
+    )
+    refused.refused(f"PID {holder} (sleep", "pid_namespace: new")
+    foreseen.ok(changed=True)
+    back.ok(changed=True)
+    again.ok(changed=False)
+    pid = here(back)
+    assert pid != holder and first(again)["pids"] == [pid] and first(back)["image_pids"] == [holder]
+    assert lab.host.sh(f"awk '/^NSpid:/ {{ print $NF }}' /proc/{pid}/status") == str(holder)
+    name = f"/run/lab/{job.name}"
+    assert lab.host.counts(name) and lab.host.checksum(name) == job.sum
+    init = lab.host.sh(f"awk '/^PPid:/ {{ print $2 }}' /proc/{pid}/status")
+    assert lab.host.sh(f"cat /proc/{init}/comm") == "gpufleet-init"
+    assert lab.host.sh(f"ls -l /proc/{init}/fd | grep -c -v -e total -e /dev/null || true") == "0"
+    suspended, resumed, dumped, told = lab.play(
+        cuda("checkpointed", [pid]),
+        cuda("running", [pid]),
+        image("present", pid=pid, path=f"{STORE}/later", leave_running=False, allow=["container", "private_mounts"]),
+        image("present", pid=pid, path=path, leave_running=False),
+    )
+    suspended.ok(changed=True)
+    resumed.ok(changed=True)
+    for result in (dumped, told):
+        result.refused(f"PID {init} (gpufleet-init)", "PID namespace of its own", "cuda_checkpoint")
+    assert lab.host.counts(name) and lab.host.checksum(name) == job.sum
+    # The namespace ends with its last process, and leaves nothing behind.
+    lab.host.run("kill", "-9", str(pid))
+    lab.wait_for("its end", lambda: not lab.host.sh("pgrep gpufleet-init || true"))
+    (ended,) = lab.play(image("restored", path=path, pid_namespace="new"))
+    assert first(ended.ok(changed=False))["ended"] is True
+
+
+@pytest.mark.parametrize("kilobytes", [24576, 64])
+def test_a_store_that_fills_up_is_told_as_that_and_the_tree_goes_on(lab: Lab, kilobytes: int) -> None:
+    """In the smaller one CRIU's log ends before it can say why."""
+    job = lab.one(vram=64)
+    place = "/var/lib/small"
+    lab.host.sh(f"mkdir -p {place} && mount -t tmpfs -o size={kilobytes}k,mode=700 tmpfs {place}")
+    dump: dict[str, Any] = {"pid": job.pid, "path": f"{place}/one", "leave_running": False}
+    try:
+        refused, failed = lab.play(image("present", **dump), image("present", **dump, allow=["disk_space"]))
+        refused.refused(place, "are needed", "allow: [disk_space]")
+        assert failed.failed and not failed.changed
+        failed.says("A disk is full", "Free space there", "goes on as before")
+        assert lab.host.sh(f"ls -A {place}") == ""
+    finally:
+        lab.host.sh(f"umount {place}")
 
 
 def test_bad_input_is_refused_before_anything(lab: Lab) -> None:

@@ -4,7 +4,8 @@
 """SIGKILL at every step of an image: of its worker, of the module, and of CRIU while it restores. Afterwards the same
 task, run again, ends where the first one was to end, with one life of the process, whole.
 
-Not of CRIU while it dumps: see tests/unit/plugins/criu/test_lifeline.py, and docs/images.md for what that may cost.
+Of CRIU while it dumps, at each of its calls: test_criu_killed.py. Moments within steps that take long, CRIU's dump
+among them: test_criu_image_long.py.
 
 One host for each step, so that one playbook meets all of them. tests/system/inside/faults.py does the killing.
 """
@@ -79,10 +80,10 @@ def every(fleet_of_labs: list[Lab]) -> Iterator[list[Lab]]:
             lab.host.run("rm", "-f", PLAN, DONE)
 
 
-def on_all(every: list[Lab], jobs: dict[str, Job], state: str) -> dict[str, Result]:
+def on_all(every: list[Lab], jobs: dict[str, Job], state: str, **more: Any) -> dict[str, Result]:
     """The task, on every host at the same time, each with its own process."""
     lookup = json.dumps({host: job.pid for host, job in jobs.items()})
-    options: dict[str, Any] = {"path": PATH}
+    options: dict[str, Any] = {"path": PATH, **more}
     if state == "present":
         options.update(pid="{{ (lookup_pids | from_json)[inventory_hostname] }}", leave_running=False)
     return by_host(Play(every[0].host.fleet, [{**image(state, **options), "vars": {"lookup_pids": lookup}}]).wait())
@@ -104,15 +105,23 @@ def test_killed_while_it_dumps(every: list[Lab], victim: str) -> None:
     all_ok(on_all(every, jobs, "restored"), PRESENT)
 
 
+@pytest.mark.parametrize("place", ["same", "new"])
 @pytest.mark.parametrize("victim", ["worker", "module", "criu"])
-def test_killed_while_it_restores(every: list[Lab], victim: str) -> None:
+def test_killed_while_it_restores(every: list[Lab], victim: str, place: str) -> None:
     faults = CRIU if victim == "criu" else RESTORED
     jobs = start(every)
     all_ok(on_all(every, jobs, "present"), faults)
     plan(every, faults, victim)
-    on_all(every, jobs, "restored")
+    on_all(every, jobs, "restored", pid_namespace=place)
     check_fired(every, faults)
-    all_ok(on_all(every, jobs, "restored"), faults)
+    all_ok(on_all(every, jobs, "restored", pid_namespace=place), faults)
     last = on_all(every, jobs, "restored")
     all_ok(last, faults)
+    for lab in every:
+        (only,) = last[lab.host.name].data["images"]
+        if place == "new":
+            assert only["pids"] != [jobs[lab.host.name].pid]
+            assert len(lab.host.sh("pgrep gpufleet-init").split()) == 1
+        # By this number the host knows it now.
+        (jobs[lab.host.name].pid,) = only["pids"]
     assert not any(result.changed for result in last.values())

@@ -44,18 +44,23 @@ def test_an_image_outlives_a_reboot_and_is_restored_once(host: Lab) -> None:
         assert first(back)["identities"][0]["pid"] == job.pid
 
 
-def test_what_is_restored_is_in_no_session(host: Lab) -> None:
+@pytest.mark.parametrize("place", ["same", "new"])
+def test_what_is_restored_is_in_no_session(host: Lab, place: str) -> None:
     with host.watched() as lab:
         job = lab.one()
-        path = f"{STORE}/scope"
+        path = f"{STORE}/scope-{place}"
         made, back = lab.play(
-            image("present", pid=job.pid, path=path, leave_running=False), image("restored", path=path)
+            image("present", pid=job.pid, path=path, leave_running=False),
+            image("restored", path=path, pid_namespace=place),
         )
         made.ok(changed=True)
         back.ok(changed=True)
-        assert first(back)["warnings"] == []
-        group = lab.host.sh(f"cat /proc/{job.pid}/cgroup")
-        assert "gpufleet-restored-" in group and "session-" not in group, group
+        assert place == "new" or first(back)["warnings"] == []
+        (job.pid,) = first(back)["pids"]
+        parent = lab.host.sh(f"awk '/^PPid:/ {{ print $2 }}' /proc/{job.pid}/status")
+        for pid in (job.pid, parent) if place == "new" else (job.pid,):
+            group = lab.host.sh(f"cat /proc/{pid}/cgroup")
+            assert "gpufleet-restored-" in group and "session-" not in group, group
         # Each session's processes are killed with it, as logind does where it is told to.
         lab.host.sh("loginctl --no-legend list-sessions | while read -r id rest; do loginctl kill-session $id; done")
         lab.host.disconnect()

@@ -104,7 +104,7 @@ def test_a_drain_in_memory(lab: Lab) -> None:
         drain("claimed", check=True, **first),
         drain("claimed", declares=["gpu_reset"], **first),
         drain("claimed", **first),
-        drain("suspending", scheduler={"kind": "command", "ours": True}, message="by hand", **first),
+        drain("suspending", scheduler={"kind": "command", "ours": True}, note="by hand", **first),
         suspend(),
         drain("suspended", diff=True, check=True, **first),
         drain("suspended", diff=True, **first),

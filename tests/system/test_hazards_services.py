@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._host import socket_credentials
 from tests.system.hosts import ROOT
 from tests.system.lab import Job, Lab, labs
 from tests.system.playing import Result, Task, cuda
@@ -24,6 +25,8 @@ CONTAINER = "ab" * 32
 # What of a control group can't be seen from inside a test host.
 UNSEEN = {"cgroup_memory", "stopped_or_frozen", "cuda_ipc_possible"}
 QUIET = ("StandardOutput=null", "StandardError=null")
+#: The test hosts have CRIU 4.1.1, and the kernel of this machine.
+SOCKETS = set() if socket_credentials() else {"socket_option"}
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +92,8 @@ def test_each_service_is_found_with_its_own_finding(services: Lab) -> None:
         "talking": ((), {"journald_stdio"}),
         "private": ((*QUIET, "PrivateTmp=yes"), {"private_mounts"}),
         "pressed": ((*QUIET, "ManagedOOMMemoryPressure=kill"), {"systemd_oomd"}),
+        "limited": ((*QUIET, "RuntimeMaxSec=300"), {"systemd_runtime"}),
+        "daylong": ((*QUIET, "RuntimeMaxSec=86400"), {"systemd_runtime"}),
     }
     with services.watched() as lab:
         jobs = {name: service(lab, name, *properties) for name, (properties, _ids) in asked.items()}
@@ -105,6 +110,9 @@ def test_each_service_is_found_with_its_own_finding(services: Lab) -> None:
         assert told.processes[jobs["lasting"].pid]["ready"] == {"suspend": True, "dump": False, "migrate": False}
         assert told.processes[jobs["watched"].pid]["ready"]["suspend"] is False
         assert told.processes[jobs["pressed"].pid]["ready"]["dump"] is True
+        assert "of which 4 min are left" in words(told, jobs["limited"], "systemd_runtime")
+        assert of(told, jobs["daylong"], "warning") == {"systemd_runtime"}
+        assert told.processes[jobs["limited"].pid]["ready"]["suspend"] is False
 
 
 def test_a_watchdog_refuses_a_suspend_unless_it_is_allowed(services: Lab) -> None:
@@ -120,15 +128,34 @@ def test_a_watchdog_refuses_a_suspend_unless_it_is_allowed(services: Lab) -> Non
         back.ok(changed=True)
 
 
+def test_the_time_of_a_unit_refuses_a_suspend_until_it_is_lengthened_as_the_finding_says(services: Lab) -> None:
+    with services.watched() as lab:
+        job = service(lab, "limited", *QUIET, "RuntimeMaxSec=25")
+        (refused,) = lab.play(cuda("checkpointed", [job.pid]))
+        refused.refused("limited.service", "RuntimeMaxSec=", "Override: allow: [systemd_runtime]")
+        place = "/run/systemd/system/limited.service.d/runtime.conf"
+        assert place in refused.msg
+        lab.host.put(place, "[Service]\nRuntimeMaxSec=infinity\n")
+        lab.host.run("systemctl", "daemon-reload")
+        (done,) = lab.play(cuda("checkpointed", [job.pid]))
+        done.ok(changed=True)
+        lab.host.sh("while [ $(systemctl show -P ActiveEnterTimestampMonotonic limited) -gt "
+                    "$(awk '{ print int(($1 - 27) * 1000000) }' /proc/uptime) ]; do sleep 0.5; done")  # fmt: skip
+        assert lab.is_parked(job)
+        lab.play(cuda("running", [job.pid]))[0].ok(changed=True)
+        lab.end(job)
+        lab.host.sh(f"rm -r $(dirname {place}); systemctl daemon-reload")
+
+
 def test_what_a_process_has_open_is_found(services: Lab) -> None:
     asked: dict[str, tuple[tuple[str, ...], set[str]]] = {
         "volatile": (("file", "/dev/shm/state"), {"volatile_file"}),
         "rotated": (("rotated", f"{DISK}/train.log"), {"rotated_log"}),
         "locked": (("flock", f"{DISK}/lock"), {"file_lock"}),
         "deleted": (("deleted", f"{DISK}/gone", "2097152"), {"deleted_file"}),
-        "connected": (("tcp", "22"), {"tcp_established"}),
+        "connected": (("tcp", "22"), {"tcp_established", *SOCKETS}),
         "ring": (("ring",), {"io_uring"}),
-        "listening": (("listening",), set()),
+        "listening": (("listening",), SOCKETS),
         "kept": (("file", f"{DISK}/kept"), set()),
     }
     with services.watched() as lab:

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.manifest import Manifest
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.manifest import Manifest, Member
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.target import (
     GROUP,
     SESSION,
@@ -36,12 +36,15 @@ MARGIN = 64 * MIB
 _NEVER_STARTED = "Nothing has been started, and the image is as it was"
 
 
-def fit(manifest: Manifest, target: Target, device_map: Wanted = None) -> Tuple[Finding, ...]:
-    """Everything that speaks against it, the worst first. device_map: None, "auto", or old to new GPUs."""
+def fit(
+    manifest: Manifest, target: Target, device_map: Wanted = None, new_namespace: bool = False
+) -> Tuple[Finding, ...]:
+    """Everything that speaks against it, the worst first. device_map: None, "auto", or old to new GPUs.
+    new_namespace: its PIDs need not be free on this host."""
     found: List[Finding] = []
     found.extend(_machine(manifest, target))
     found.extend(_criu(manifest, target))
-    found.extend(_pids(manifest, target))
+    found.extend(_pids(manifest, target, new_namespace))
     found.extend(_files(manifest, target))
     found.extend(_memory(manifest, target))
     if any(member.cuda for member in manifest.tree):
@@ -111,7 +114,7 @@ def _criu(manifest: Manifest, target: Target) -> Iterator[Finding]:
 # PIDs
 
 
-def _pids(manifest: Manifest, target: Target) -> Iterator[Finding]:
+def _pids(manifest: Manifest, target: Target, new_namespace: bool) -> Iterator[Finding]:
     most = max((number for member in manifest.tree for number in (member.pid, *member.threads)), default=0)
     if target.pid_max and most >= target.pid_max:
         yield _finding(
@@ -125,6 +128,8 @@ def _pids(manifest: Manifest, target: Target) -> Iterator[Finding]:
     for holder in target.holders:
         by_owner.setdefault(holder.pid, []).append(holder)
     for pid, holders in by_owner.items():
+        if new_namespace and _original(manifest, target, holders[0]) is None:
+            continue
         yield _busy(manifest, target, pid, holders)
 
 
@@ -132,17 +137,22 @@ def _busy(manifest: Manifest, target: Target, pid: int, holders: Sequence[Holder
     first = holders[0]
     who = f"PID {pid} ({first.name}{_since(first)})"
     held = [_held(one) for one in holders]
-    original = next((one for one in manifest.tree if one.pid == pid and one.start_ticks == first.start_ticks), None)
-    if original is not None and manifest.boot_id == target.host.boot_id:
+    if _original(manifest, target, first) is not None:
         remedy = "That is the process that the image was made of: end it first, if it is not wanted any more"
     elif first.kind == ZOMBIE:
         remedy = (
             f"It has ended, but PID {first.parent} ({first.parent_name}) has not reaped it: make that do so, or end it"
         )
     elif first.parent == 2 or pid <= 2:
-        remedy = "It is the host's own: boot again, so that it gets another PID"
+        remedy = (
+            "It is the host's own: boot again, so that it gets another PID; or restore into a PID namespace of its "
+            "own: pid_namespace: new"
+        )
     else:
-        remedy = f"End PID {pid} until the restore is over, or start it anew, so that it gets another PID"
+        remedy = (
+            f"End PID {pid} until the restore is over, or start it anew, so that it gets another PID; or restore into "
+            "a PID namespace of its own: pid_namespace: new"
+        )
     return _finding(
         manifest,
         "pid_busy",
@@ -151,6 +161,13 @@ def _busy(manifest: Manifest, target: Target, pid: int, holders: Sequence[Holder
         remedy,
         pid=pid,
     )
+
+
+def _original(manifest: Manifest, target: Target, holder: Holder) -> Optional[Member]:
+    """The member of the tree that this holder is: it lives on, in spite of the image."""
+    if manifest.boot_id != target.host.boot_id:
+        return None
+    return next((one for one in manifest.tree if one.pid == holder.pid and one.start_ticks == holder.start_ticks), None)
 
 
 def _held(holder: Holder) -> str:

@@ -12,7 +12,7 @@ import json
 import os
 import re
 from dataclasses import asdict, dataclass
-from typing import Tuple
+from typing import Optional, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.content import LIFE
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.durable import write_file
@@ -37,7 +37,8 @@ _BOOT = re.compile(r"[0-9a-f-]{0,64}")
 class Life:
     """state: "unspent", "restoring" (somebody brings it back, or died at it) or "spent". boot_id, run_id: of the boot
     and the run in which that was written, "" for unspent. at: seconds since the epoch. members: who came out of it, the
-    root first; empty where that is not known yet, or nobody is left.
+    root first; empty where that is not known yet, or nobody is left. init: the first process of the PID namespace that
+    they are in, None for that of the host.
     """
 
     state: str = UNSPENT
@@ -45,31 +46,36 @@ class Life:
     run_id: str = ""
     at: float = 0.0
     members: Tuple[Identity, ...] = ()
+    init: Optional[Identity] = None
 
 
 def to_json(life: Life) -> bytes:
-    return (json.dumps(asdict(life)) + "\n").encode("ascii")
+    values = {name: value for name, value in asdict(life).items() if name != "init" or value is not None}
+    return (json.dumps(values) + "\n").encode("ascii")
 
 
 def from_json(data: bytes) -> Life:
     """Raises FieldError."""
-    fields = Fields(parse(data), "", Life.__dataclass_fields__)
-    members = []
-    for name, value in fields.items("members", 1 << 16):
-        one = Fields(value, name, Identity.__dataclass_fields__)
-        members.append(
-            Identity(
-                one.number("pid", 1, _PIDS - 1),
-                one.number("start_ticks", 0, (1 << 63) - 1),
-                one.text("boot_id", _BOOT, "a boot id"),
-            )
-        )
+    read = parse(data)
+    has_init = isinstance(read, dict) and "init" in read
+    fields = Fields(read, "", [name for name in Life.__dataclass_fields__ if name != "init" or has_init])
+    members = [_identity(value, name) for name, value in fields.items("members", 1 << 16)]
     return Life(
         state=fields.choice("state", (UNSPENT, RESTORING, SPENT)),
         boot_id=fields.text("boot_id", _BOOT, "a boot id"),
         run_id=fields.line("run_id"),
         at=fields.real("at", 0.0, 1e12),
         members=tuple(members),
+        init=_identity(fields.raw("init"), "init") if has_init else None,
+    )
+
+
+def _identity(value: object, name: str) -> Identity:
+    one = Fields(value, name, Identity.__dataclass_fields__)
+    return Identity(
+        one.number("pid", 1, _PIDS - 1),
+        one.number("start_ticks", 0, (1 << 63) - 1),
+        one.text("boot_id", _BOOT, "a boot id"),
     )
 
 

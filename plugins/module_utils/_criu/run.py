@@ -19,7 +19,9 @@ import time
 from dataclasses import dataclass
 from typing import IO, Callable, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import namespace, watch
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.errors import CriuError
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import is_alive, read_identity
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Of a log: the kernel's and CRIU's versions stand at its head, what went wrong at its tail.
@@ -27,6 +29,8 @@ HEAD_BYTES = 64 << 10
 TAIL_BYTES = 1 << 20
 _GO = b"g"
 _NOT_BEGUN = 125
+#: Seconds between two looks at a CRIU that is at work.
+_PAUSE = 0.01
 
 
 @dataclass(frozen=True)
@@ -40,25 +44,43 @@ class Run:
     note: str
 
 
-def run(argv: Sequence[str], log_path: str, seconds: float = 0.0, before: Optional[Callable[[int], str]] = None) -> Run:
+def run(
+    argv: Sequence[str],
+    log_path: str,
+    seconds: float = 0.0,
+    before: Optional[Callable[[int], str]] = None,
+    meanwhile: Optional[Callable[[int], bool]] = None,
+    new_namespace: bool = False,
+    dumps: bool = False,
+) -> Run:
     """log_path: where CRIU is told to write its log, absolute; what is there is removed. seconds: how long to wait, 0
-    for as long as it takes; past them CRIU goes on. before: called with its PID before it begins.
+    for as long as it takes; past them CRIU goes on. before: called with its PID before it begins. meanwhile: called
+    with it again and again while it is at work, until it returns True; must not raise. new_namespace: in a PID
+    namespace of its own, whose first process is its parent; see namespace.py. dumps: it does, and is watched, so that
+    its death costs no process (`watch`); it has ended when this returns, whatever that takes. A dump is in no new
+    namespace.
 
     Raises CriuError when it can't be started; what `before` raises, then it has not begun.
     """
     _remove(log_path)
     began = time.monotonic()
     with _scratch() as out:
-        child, told, go = _start(argv, out)
+        child, told, go = _start(argv, out, new_namespace, dumps)
         begun = False
         try:
             with os.fdopen(told, "rb", buffering=0) as answers:
-                criu = _line(answers, None)
+                criu = _first_child(answers) if new_namespace else int(_line(answers, None) or 0)
                 if not criu:
-                    raise _not_started(argv, "no process for it could be made")
-                note = before(int(criu)) if before is not None else ""
+                    raise _not_started(argv, _read(out).strip() or "no process for it could be made")
+                identity = read_identity(criu)
+                note = before(criu) if before is not None else ""
                 begun = os.write(go, _GO) == 1
-                status = _line(answers, began + seconds if seconds else None)
+                end = began + seconds if seconds and not dumps else None
+                if meanwhile is not None:
+                    _meanwhile(answers, end, meanwhile, criu)
+                status = _line(answers, end)
+                while dumps and not status and identity is not None and is_alive(identity):
+                    time.sleep(_PAUSE)  # who waited for it has been killed
         finally:
             os.close(go)
             if not begun:
@@ -73,6 +95,13 @@ def run(argv: Sequence[str], log_path: str, seconds: float = 0.0, before: Option
     return Run(rc, words, took, note)
 
 
+def _first_child(answers: IO[bytes]) -> int:
+    """Two lines, in either order: who is the first process of the namespace, and that CRIU is there. 0 for neither."""
+    lines = [_line(answers, None) or b"" for _number in range(2)]
+    first = next((int(line) for line in lines if line.strip().isdigit()), 0)
+    return namespace.child_of(first) if first and namespace.READY + b"\n" in lines else 0
+
+
 def _reap(child: int) -> None:
     """Its end hands on to init what CRIU has restored."""
     try:
@@ -81,7 +110,7 @@ def _reap(child: int) -> None:
         return  # the caller ignores SIGCHLD, so the kernel has done it
 
 
-def _start(argv: Sequence[str], out: IO[bytes]) -> Tuple[int, int, int]:
+def _start(argv: Sequence[str], out: IO[bytes], new_namespace: bool, dumps: bool) -> Tuple[int, int, int]:
     """Its parent's PID, what that tells, and what lets it begin."""
     environment = _environment()
     told, tell = os.pipe()
@@ -89,7 +118,7 @@ def _start(argv: Sequence[str], out: IO[bytes]) -> Tuple[int, int, int]:
     child = os.fork()
     if child == 0:
         try:
-            _between(argv, environment, out.fileno(), tell, wait)
+            _between(argv, environment, out.fileno(), tell, wait, new_namespace, dumps)
         finally:
             os._exit(0)
     os.close(tell)
@@ -97,7 +126,15 @@ def _start(argv: Sequence[str], out: IO[bytes]) -> Tuple[int, int, int]:
     return child, told, go
 
 
-def _between(argv: Sequence[str], environment: Dict[str, str], out: int, tell: int, wait: int) -> None:
+def _between(
+    argv: Sequence[str],
+    environment: Dict[str, str],
+    out: int,
+    tell: int,
+    wait: int,
+    new_namespace: bool,
+    dumps: bool,
+) -> None:
     os.setsid()
     _reset_signals()
     os.chdir("/")
@@ -106,16 +143,26 @@ def _between(argv: Sequence[str], environment: Dict[str, str], out: int, tell: i
     os.dup2(null, 0)
     os.dup2(out, 1)
     os.dup2(out, 2)
-    _close_all(frozenset((0, 1, 2, tell, wait)))
-    criu = os.fork()
-    if criu == 0:
+    close_all(frozenset((0, 1, 2, tell, wait)))
+
+    def become() -> None:
         try:
             _become(argv, environment, tell, wait)
         finally:
             os._exit(_NOT_BEGUN)
+
+    if new_namespace:
+        try:
+            os.write(tell, b"%d\n" % namespace.start(become, tell, environment))
+        except OSError as error:
+            os.write(2, f"a PID namespace can't be made: {error}\n".encode())
+        return
+    criu = os.fork()
+    if criu == 0:
+        become()
     os.close(wait)
     os.write(tell, b"%d\n" % criu)
-    _pid, status = os.waitpid(criu, 0)
+    status = watch.wait(criu) if dumps else os.waitpid(criu, 0)[1]
     os.write(tell, b"%d\n" % (-os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)))
 
 
@@ -140,7 +187,8 @@ def _reset_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def _close_all(keep: FrozenSet[int]) -> None:
+def close_all(keep: FrozenSet[int]) -> None:
+    """Every descriptor but these."""
     for number in [int(name) for name in os.listdir("/proc/self/fd")]:
         if number not in keep:
             try:
@@ -170,6 +218,13 @@ def _line(stream: IO[bytes], end: Optional[float]) -> Optional[bytes]:
             return b""
         line += piece
     return line
+
+
+def _meanwhile(stream: IO[bytes], end: Optional[float], look: Callable[[int], bool], criu: int) -> None:
+    """Until there is something to read, the time is over, or nothing more to look for."""
+    while not select.select([stream], [], [], _PAUSE)[0]:
+        if look(criu) or (end is not None and time.monotonic() > end):
+            return
 
 
 def _remove(path: str) -> None:

@@ -114,6 +114,12 @@ def end_tree(tree: Tree, seconds: float = END_SECONDS) -> Tuple[str, ...]:
     return wait_gone([member.identity for member in tree.members], seconds)
 
 
+def end(identity: Identity, seconds: float = END_SECONDS) -> Tuple[str, ...]:
+    """SIGKILL to one; see end_tree."""
+    _send(identity, signal.SIGKILL)
+    return wait_gone([identity], seconds)
+
+
 def wait_gone(identities: Iterable[Identity], seconds: float) -> Tuple[str, ...]:
     """Until none of them is in /proc any more, zombies included."""
     end = time.monotonic() + seconds

@@ -107,7 +107,7 @@ def restore_argv(criu: Criu, directory: str, chosen: Chosen, log_path: str) -> L
     """
     words = [criu.path, "restore", *_common(directory, log_path)]
     # CRIU's statistics would be one file more in the image than was hashed.
-    words += ["--work-dir", _own("criu"), "--restore-detached", "--leave-stopped"]
+    words += ["--work-dir", own_directory("criu"), "--restore-detached", "--leave-stopped"]
     if SHELL_JOB in chosen.arguments:
         # The tree gets into CRIU's own session. Were CRIU its parent, the end of CRIU would orphan a process group with
         # stopped members, and the kernel sends such a group SIGHUP and SIGCONT: measured, it dies.
@@ -120,10 +120,10 @@ def _common(directory: str, log_path: str) -> List[str]:
         if not os.path.isabs(path):
             raise ValueError(f"{path} is not absolute")
     words = ["--images-dir", directory, "--log-file", log_path, "-v4"]
-    return [*words, "--no-default-config", "--libdir", _empty(_own("no-plugins"))]
+    return [*words, "--no-default-config", "--libdir", _empty(own_directory("no-plugins"))]
 
 
-def _own(name: str) -> str:
+def own_directory(name: str) -> str:
     """A directory below STATE that is root's alone. Raises CriuError."""
     path = STATE
     for part in ("", name):

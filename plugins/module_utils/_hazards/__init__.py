@@ -36,11 +36,13 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.strea
     ExternalPipe,
     ExternalUnixSocket,
     JournaldStdio,
+    SocketOption,
     TcpEstablished,
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.systemd import (
     SystemdOomd,
     SystemdRestart,
+    SystemdRuntime,
     SystemdWatchdog,
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.terminal import (
@@ -72,6 +74,7 @@ HAZARDS: Tuple[Hazard, ...] = (
     YamaPtrace(),
     ProfilerAttached(),
     SystemdWatchdog(),
+    SystemdRuntime(),
     ContainerProbe(),
     ParkUnsafeParent(),
     SystemdOomd(),
@@ -87,6 +90,7 @@ HAZARDS: Tuple[Hazard, ...] = (
     ExternalPipe(),
     ExternalUnixSocket(),
     TcpEstablished(),
+    SocketOption(),
     DeletedFile(),
     FileLock(),
     VolatileFile(),

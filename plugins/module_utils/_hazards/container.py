@@ -16,6 +16,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazar
     name_of,
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import ProcessSnapshot
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_model import NAMESPACE_INIT
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._select import place
 
 _OWN = (
@@ -54,6 +55,17 @@ class Container(ProcessHazard):
     def detect(self, context: Context, process: ProcessSnapshot) -> Optional[Finding]:
         if not in_container(context, process):
             return None
+        around = context.snapshot.around_of(process.pid)
+        if around is not None and around.parent is not None and around.parent.name == NAMESPACE_INIT:
+            return self.finding(
+                name_of(process),
+                f"it was restored into a PID namespace of its own, that of PID {around.parent.pid} ({NAMESPACE_INIT})",
+                "CRIU dumps such a namespace only together with its first process, and would have to make its mounts "
+                "anew",
+                "Suspend it in memory with cuda_checkpoint; or end it and restore an earlier image",
+                process.pid,
+                option="",
+            )
         container = place(process).container
         name, own = runtime_of(process)
         evidence = f"it runs in container {container}" if container else "it runs in a PID namespace of its own"

@@ -18,6 +18,8 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazar
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import ProcessSnapshot
 
+#: The server of MPS, which holds a context for its clients: their own hazard is mps_client.
+_MPS = "nvidia-cuda-mps"
 #: Files by which CUDA shares events between processes.
 _EVENT_FILES = "/dev/shm/cuda.shm."
 
@@ -49,7 +51,11 @@ class CudaIpcPossible(ProcessHazard):
     def detect(self, context: Context, process: ProcessSnapshot) -> Optional[Finding]:
         if process.looks_suspended:
             return None
-        others = [one for one in context.snapshot.processes if one.pid != process.pid and one.may_be_cuda]
+        others = [
+            one
+            for one in context.snapshot.processes
+            if one.pid != process.pid and one.may_be_cuda and not one.name.startswith(_MPS)
+        ]
         events = _event_files(process)
         sharing = [one for one in others if events & _event_files(one)] if events else []
         near: List[Tuple[ProcessSnapshot, str]] = [(one, _together(process, one)) for one in others]

@@ -38,7 +38,7 @@ class Context:
     device_bytes: PID -> GPU UUID -> bytes, None for a size that nobody knows; a PID that is not there, or has nothing,
     is unknown as a whole. For "resume": what they held, by the GPU that they shall come back to.
     parked_by_us: PIDs that are stopped or traced by our own worker. uid: of the caller, effective.
-    reserved: GPU UUID -> bytes that others have claimed.
+    reserved: GPU UUID -> bytes that others have claimed. criu: version of the one that is to dump, () for unknown.
     """
 
     snapshot: Snapshot
@@ -48,6 +48,7 @@ class Context:
     parked_by_us: FrozenSet[int]
     uid: int
     reserved: Mapping[str, int]
+    criu: Tuple[int, ...] = ()
 
     @property
     def processes(self) -> Tuple[ProcessSnapshot, ...]:
@@ -139,6 +140,12 @@ def size(count: int) -> str:
     if abs(count) >= MIB:
         return f"{count / MIB:.0f} MiB"
     return f"{count / 1024:.0f} KiB" if abs(count) >= 1024 else f"{count} bytes"
+
+
+def span(seconds: float) -> str:
+    """Hours and minutes for a person."""
+    hours, minutes = divmod(int(seconds) // 60, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
 def plural(count: int, word: str) -> str:

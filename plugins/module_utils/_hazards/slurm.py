@@ -14,14 +14,10 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazar
     Context,
     ProcessHazard,
     name_of,
+    span,
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import ProcessSnapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._select import place
-
-
-def _span(seconds: float) -> str:
-    hours, minutes = divmod(int(seconds) // 60, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
 class SlurmStep(ProcessHazard):
@@ -50,7 +46,7 @@ class SlurmStep(ProcessHazard):
         if left is None:
             limit = "its time limit is not in its environment"
         else:
-            limit = f"its time limit ends in {_span(left)}" if left > 0 else "its time limit has passed"
+            limit = f"its time limit ends in {span(left)}" if left > 0 else "its time limit has passed"
         return self.finding(
             name_of(process),
             f"{job}, and {limit}",

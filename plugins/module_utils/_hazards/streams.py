@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Optional
 
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._around import End
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._around import End, OpenSocket
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.finding import WARNING, Finding
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazard import (
     IMAGES,
@@ -101,6 +101,46 @@ class TcpEstablished(ProcessHazard):
             "Take it out of its load balancer and let the connections end, or consent if both sides survive their loss",
             process.pid,
         )
+
+
+class SocketOption(ProcessHazard):
+    """Measured with CRIU 4.1.1 on Linux 6.18: "Can't get 1:16 opt" of every socket of TCP, UDP, UDP-Lite, raw and
+    packet, whatever its state; not of unix and netlink. CRIU 4.2 asks only of those that have the option."""
+
+    id = "socket_option"
+    actions = IMAGES
+    option = "socket_option"
+
+    FIXED = (4, 2)
+    PROTOCOLS = frozenset(
+        ("TCP", "TCPv6", "UDP", "UDPv6", "UDP-Lite", "UDPLITEv6", "RAW", "RAWv6", "PACKET"),
+    )
+
+    def detect(self, context: Context, process: ProcessSnapshot) -> Optional[Finding]:
+        host = context.snapshot.host
+        ties = ties_of(context, process)
+        if ties is None or not context.criu or context.criu >= self.FIXED or host.socket_credentials is not False:
+            return None
+        # "": the kernel does not tell what it is, and CRIU may well ask.
+        hit = [one for one in ties.sockets or () if one.protocol in self.PROTOCOLS or not one.protocol]
+        if not hit:
+            return None
+        shown = comma([_socket(process, one) for one in hit], 4)
+        version = ".".join(map(str, context.criu))
+        return self.finding(
+            name_of(process),
+            f"it has {plural(len(hit), 'socket')} that CRIU {version} can't dump on Linux {host.kernel}: {shown}",
+            "From Linux 6.16 on the kernel refuses a question (SO_PASSCRED) that CRIU before 4.2 asks of every TCP and "
+            'UDP socket, a listening one included: the dump ends with "Can\'t get 1:16 opt"',
+            "Install CRIU 4.2 or newer, or let the program close its sockets before; consent if this CRIU has the "
+            "correction of 4.2",
+            process.pid,
+        )
+
+
+def _socket(process: ProcessSnapshot, one: OpenSocket) -> str:
+    who = "" if one.pid == process.pid else f"PID {one.pid} "
+    return f"{who}descriptor {one.descriptor} ({one.protocol or 'unknown'})"
 
 
 class JournaldStdio(ProcessHazard):

@@ -15,6 +15,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazar
     ProcessHazard,
     comma,
     name_of,
+    span,
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import ProcessSnapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._select import units
@@ -75,6 +76,36 @@ class SystemdWatchdog(ProcessHazard):
             "A parked process does not report, so systemd kills it when that time is over",
             "Hold the unit (unit_policy: hold), or consent if another process of it reports",
             process.pid,
+        )
+
+
+class SystemdRuntime(ProcessHazard):
+    """RuntimeMaxSec=: at its end systemd ends the unit, parked or not. Measured with systemd 257: a change in a drop-in
+    is in force for a running unit with the next daemon-reload; where the time is over by then, it ends at once."""
+
+    id = "systemd_runtime"
+    actions = frozenset((SUSPEND,))
+    option = "systemd_runtime"
+    #: Seconds. Suspending, what is done meanwhile, and resuming take at least some minutes.
+    MARGIN = 600.0
+
+    def detect(self, context: Context, process: ProcessSnapshot) -> Optional[Finding]:
+        seen = [context.snapshot.unit(name) for name in units(process)]
+        limited = [(one.runtime_left, one) for one in seen if one is not None and one.runtime_left is not None]
+        if not limited:
+            return None
+        left, unit = min(limited, key=lambda pair: pair[0])
+        section = "Scope" if unit.name.endswith(".scope") else "Service"
+        rest = f"of which {span(left)} are left" if left > 0 else "and that is over"
+        return self.finding(
+            name_of(process),
+            f"its unit {unit.name} may be active for {span(unit.runtime)} (RuntimeMaxSec=), {rest}",
+            "The time runs on while it is suspended; at its end systemd ends everything in the unit",
+            f"Compare it with your window. Where it is short, write [{section}] and RuntimeMaxSec=infinity into "
+            f"/run/systemd/system/{unit.name}.d/runtime.conf, and run systemctl daemon-reload: that is in force at "
+            "once. unit_policy does not hold it: let go of with the time over, the unit would end at that moment",
+            process.pid,
+            severity=WARNING if left >= self.MARGIN else "",
         )
 
 

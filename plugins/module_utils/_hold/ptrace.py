@@ -16,22 +16,29 @@ from dataclasses import dataclass
 from typing import FrozenSet, Iterable, Optional, Set
 
 EVENT_CLONE = 3
+EVENT_EXIT = 6
 EVENT_STOP = 128
+#: Of a status: stopped at the beginning or the end of a system call, for a tracee seized with TRACESYSGOOD.
+SYSCALL_STOP = 0x85
 
-_CONT, _DETACH = 7, 17
+_CONT, _DETACH, _SYSCALL, _POKEUSER = 7, 17, 24, 6
 _GETEVENTMSG, _GETSIGINFO = 0x4201, 0x4202
 _SEIZE, _INTERRUPT, _LISTEN = 0x4206, 0x4207, 0x4208
 _GETSIGMASK, _SETSIGMASK = 0x420A, 0x420B
-_SINGLESTEP, _GETREGSET, _SETREGSET = 9, 0x4204, 0x4205
+_GETREGSET, _SETREGSET = 0x4204, 0x4205
 #: Kinds of registers: general, and everything else that x86 has.
 GENERAL, EXTENDED = 1, 0x202
 _REGISTER_BYTES = 1 << 16
-_TRACECLONE = 0x8
-_WALL = 0x40000000
+#: What a tracee can be seized for: its new threads, its end, its system calls; without what it has under seccomp.
+TRACESYSGOOD, TRACECLONE, TRACEEXIT, SUSPEND_SECCOMP = 0x1, 0x8, 0x40, 0x200000
+# Of struct user, x86-64.
+_DEBUG_CONTROL = 904
+#: waitpid(2): tracees too.
+WALL = 0x40000000
 _MASK_BYTES = 8
 
 _TGKILL = {"x86_64": 234, "aarch64": 131}
-_PIDFD_SEND_SIGNAL, _PIDFD_OPEN = 424, 434
+_PIDFD_SEND_SIGNAL, _PIDFD_OPEN, _PIDFD_GETFD = 424, 434, 438
 _SFD_CLOEXEC, _SFD_NONBLOCK = 0o2000000, 0o4000
 _SIGSET_BYTES, _SIGINFO_BYTES = 128, 128
 _SI_TKILL = -6
@@ -51,7 +58,7 @@ class Status:
 
     @property
     def event(self) -> int:
-        """EVENT_CLONE, EVENT_STOP; 0: it is stopped because of a signal that is about to be delivered."""
+        """EVENT_CLONE, EVENT_EXIT, EVENT_STOP; 0: it is stopped because of a signal that is about to be delivered."""
         return self.raw >> 16
 
     @property
@@ -71,9 +78,9 @@ def _ptrace(request: int, tid: int, address: int = 0, data: Optional[int] = 0) -
     _check(_libc.ptrace(ctypes.c_long(request), ctypes.c_long(tid), ctypes.c_void_p(address), ctypes.c_void_p(data)))
 
 
-def seize(tid: int) -> None:
-    """Attach without stopping it. Threads that it creates are attached as well, and start stopped."""
-    _ptrace(_SEIZE, tid, 0, _TRACECLONE)
+def seize(tid: int, options: int = TRACECLONE) -> None:
+    """Attach without stopping it. With TRACECLONE threads that it creates are attached as well, and start stopped."""
+    _ptrace(_SEIZE, tid, 0, options)
 
 
 def interrupt(tid: int) -> None:
@@ -94,6 +101,11 @@ def listen(tid: int) -> None:
 def detach(tid: int) -> None:
     """Only from EVENT_STOP: from the stop before a delivery it would swallow that signal."""
     _ptrace(_DETACH, tid)
+
+
+def to_next_call(tid: int) -> None:
+    """Let it run up to the beginning or the end of a system call, or another stop before."""
+    _ptrace(_SYSCALL, tid)
 
 
 def new_thread(tid: int) -> int:
@@ -140,14 +152,14 @@ def set_registers(tid: int, kind: int, values: bytes) -> None:
     _ptrace(_SETREGSET, tid, kind, ctypes.addressof(vector))
 
 
-def step(tid: int) -> None:
-    """Let it execute one instruction."""
-    _ptrace(_SINGLESTEP, tid)
+def no_breakpoints(tid: int) -> None:
+    """Of the processor's own, which outlive the tracer that has set them. x86-64 only."""
+    _ptrace(_POKEUSER, tid, _DEBUG_CONTROL, 0)
 
 
 def wait(tid: int) -> Optional[Status]:
     """What it has to tell; None: nothing. Never blocks. Raises ChildProcessError: not (any more) a tracee."""
-    got, status = os.waitpid(tid, _WALL | os.WNOHANG)
+    got, status = os.waitpid(tid, WALL | os.WNOHANG)
     return Status(status) if got else None
 
 
@@ -162,6 +174,13 @@ def signal_thread(pid: int, tid: int, number: int) -> None:
 def pidfd_open(pid: int) -> int:
     """A descriptor that means this process also after its PID is used again. ENOSYS before Linux 5.3."""
     return _check(_libc.syscall(ctypes.c_long(_PIDFD_OPEN), ctypes.c_long(pid), ctypes.c_long(0)))
+
+
+def pidfd_getfd(descriptor: int, number: int) -> int:
+    """A duplicate of a descriptor of that process. ENOSYS before Linux 5.6."""
+    return _check(
+        _libc.syscall(ctypes.c_long(_PIDFD_GETFD), ctypes.c_long(descriptor), ctypes.c_long(number), ctypes.c_long(0))
+    )
 
 
 def pidfd_send_signal(descriptor: int, number: int) -> None:

@@ -29,6 +29,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.pro
     running_without_gpu,
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.read_containers import visible_gpus
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.system_findings import criu_version
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._subject import Subject
 
 
@@ -89,6 +90,8 @@ def _about(evidence: Evidence, subjects: Sequence[Subject], facts: HostFacts) ->
         elif code is not None and not is_suspended(subject):
             found.append(_findings.refused_before(subject, code, allowed=False))
     by_pid = {subject.pid: subject for subject in subjects}
+
+    evidence.survey.criu = criu_version(facts.criu.version)
 
     def evaluate(action: str, pids: Sequence[int]) -> Tuple[Finding, ...]:
         return evidence.survey.evaluate(action, [by_pid[pid] for pid in pids])

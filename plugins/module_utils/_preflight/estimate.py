@@ -10,6 +10,7 @@ from typing import Dict, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.need import MARGIN
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import StepRecord
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_images import DUMP_STEP, RESTORE_STEP
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.concern import DUMP, MIGRATE, SUSPEND
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
 
@@ -29,8 +30,8 @@ PHASES: Tuple[str, ...] = PHASES_OF[DUMP]
 #: The names of the journal's steps in which a phase spends its time.
 STEPS: Mapping[str, str] = {
     SUSPENDING: "checkpoint",
-    DUMPING: "criu_dump",
-    RESTORING: "criu_restore",
+    DUMPING: DUMP_STEP,
+    RESTORING: RESTORE_STEP,
     RESUMING: "restore",
 }
 #: The slowest that was measured on H200s, driver 580.159.04, without huge pages, per process, in bytes per second:

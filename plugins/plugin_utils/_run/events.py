@@ -297,7 +297,7 @@ class Events:
         return place, run, mine
 
     def _silent(self, host: Host) -> Host:
-        after = record.failed(host, self.now, f"no word since {words.where(host)}", "")
+        after = record.silent(host, f"no word since {words.where(host)}")
         return replace(after, next=words.of_host(after))
 
     def _notify(self, command: Any, what: str, run: Run, hosts: Mapping[str, Host], report: str) -> None:

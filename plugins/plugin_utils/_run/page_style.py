@@ -9,7 +9,7 @@ STYLE = """
 :root { color-scheme: light dark;
   --paper: #ffffff; --card: #f6f8fa; --ink: #1b1f24; --soft: #4f5862; --line: #cfd6dd; --link: #0550ae;
   --good: #116329; --bad: #a40e26; --warn: #7a4a00; --bad-paper: #fff1f1; --note-paper: #eef5ff;
-  --prepare: #93a4b5; --move: #0a5cc2; --down: #b97a00; --down-paper: #f6e3b5; --back: #1f883d; --undo: #7b4bd1;
+  --prepare: #7d90a4; --move: #0a5cc2; --down: #b97a00; --down-paper: #f6e3b5; --back: #1f883d; --undo: #7b4bd1;
   --on-bar: #ffffff; --on-prepare: #1b1f24 }
 @media screen and (prefers-color-scheme: dark) { :root {
   --paper: #0f1318; --card: #171c23; --ink: #e6eaef; --soft: #a3adb8; --line: #39424d; --link: #79b4ff;

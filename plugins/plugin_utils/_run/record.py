@@ -207,6 +207,12 @@ def event(host: Host, what: str, at: float, data: Mapping[str, Any], ended: bool
     return replace(after, outcome=str(data.get("outcome") or "") or _outcome(after))
 
 
+def silent(host: Host, message: str) -> Host:
+    """The record of a host whose batch is over and that left no last word: when it failed, and whether what was under
+    way went on, nobody knows."""
+    return replace(host, outcome=host.outcome if host.outcome in (UNDONE, LOST) else FAILED, message=message)
+
+
 def failed(host: Host, at: float, message: str, next: str) -> Host:
     """The record after the last word about a host that failed. What was under way ended with it; a phase lasts: the
     host is still in it. A host that was put back as it was stays `undone`, one that lost something `lost`."""

@@ -49,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--loops", type=int, default=1, help="of cuda-checkpoint --toggle (1)")
     parser.add_argument("--one-mib", type=int, default=32768, help="device memory of `one` (32768)")
     parser.add_argument("--pairs", type=int, default=5, help="interleaved pairs of `one`, after a warm-up (5)")
+    parser.add_argument("--pause", type=float, default=2, metavar="SECONDS", help="between suspend and resume (2)")
     parser.add_argument("--grow", type=int, default=0, metavar="GIB", help="host memory to use once before anything")
     parser.add_argument("--record", type=Path, default=Path("bench-suspend.json"), help="kept all the time")
     parser.add_argument("--report", type=Path, metavar="FILE", help="a page of Markdown made from the record")
@@ -116,15 +117,33 @@ class Bench:
             raise Stop(f"raw calls failed: {wrong}")
         return took
 
+    def pause(self) -> None:
+        """Between suspend and resume, for every way alike: a GPU that has just been at work answers faster."""
+        time.sleep(self.arguments.pause)
+
+    def backed(self, subjects: Sequence[Subject]) -> float:
+        """Which part of the memory of suspended processes lies in huge pages."""
+        found = {"Rss": 0, "AnonHugePages": 0}
+        for one in subjects:
+            for line in Path(f"/proc/{one.pid}/smaps_rollup").read_text().splitlines()[1:]:
+                name, value = line.split()[:2]
+                if name[:-1] in found:
+                    found[name[:-1]] += int(value)
+        return round(found["AnonHugePages"] / max(1, found["Rss"]), 3)
+
     def raw_round(self, subjects: Sequence[Subject], wanted: str) -> Dict[str, Any]:
         with huge_pages(wanted) as pages:
             suspend = self.raw(("lock", "checkpoint"), subjects)
+            in_huge = self.backed(subjects)
+            self.pause()
             resume = self.raw(("restore", "unlock"), subjects)
-        return {"suspend": suspend, "resume": resume, "huge pages": pages}
+        return {"suspend": suspend, "resume": resume, "huge pages": pages, "in huge pages": in_huge}
 
     def loop_round(self, subjects: Sequence[Subject]) -> Dict[str, Any]:
         found: Dict[str, Any] = {}
         for name in ("suspend", "resume"):
+            if name == "resume":
+                self.pause()
             began = time.monotonic()
             for one in subjects:
                 subprocess.run([self.spec.cli, "--toggle", "--pid", str(one.pid)], stdin=subprocess.DEVNULL, check=True)
@@ -137,6 +156,9 @@ class Bench:
         seconds = 120 + 30 * sum(one.mib for one in subjects) / 1024
         for name, state in (("suspend", "checkpointed"), ("resume", "running")):
             wanted = self.trial.task(state, subjects, huge_pages=pages)
+            if name == "resume":
+                found["in huge pages"] = self.backed(subjects)
+                self.pause()
             done = self.trial.play(f"{name}, {pages}", [wanted], seconds=seconds)
             result = done.results[0]
             self.trial.reached(name, result, state, subjects, changed=True)
@@ -224,6 +246,7 @@ def main() -> int:
     home = Path(tempfile.mkdtemp(prefix="gputest-bench-"))
     mark = f"gputest-bench-{os.getpid()}"
     os.environ[MARK] = mark
+    os.environ["ANSIBLE_PIPELINING"] = "True"
     bench: Optional[Bench] = None
     try:
         before = settings()
@@ -231,7 +254,7 @@ def main() -> int:
         spec = harness.make_spec(arguments, home)
         growing.wait()
         bench = Bench(arguments, spec, home, mark)
-        bench.record["meta"] = {**harness.describe(spec), "memory": growing.to_json()}
+        bench.record["meta"] = {**harness.describe(spec), "memory": growing.to_json(), "pause": arguments.pause}
         say(f"{', '.join(bench.record['meta']['gpus'])}; driver {bench.record['meta']['driver']}")
         for name in arguments.parts or ["many", "one"]:
             getattr(bench, name)()

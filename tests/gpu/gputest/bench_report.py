@@ -16,7 +16,7 @@ SPDX-License-Identifier: GPL-3.0-or-later
 """
 _WORDS = """- **module**: the module's own wall time, as it returns it in `seconds`: from its first line to its last
 - **process**: wall time of the module's process, with the interpreter's start, Ansible's unpacking and importing
-- **playbook**: wall time of the whole `ansible-playbook`: one task, connection local
+- **playbook**: wall time of the whole `ansible-playbook`: one task, connection local, pipelining
 - **raw**: the calls of libcuda alone, one thread for each process, nothing held and nothing parked
 - **loop**: `cuda-checkpoint --toggle` over the processes, one after another
 
@@ -71,7 +71,7 @@ def page(record: Dict[str, Any]) -> str:
     run = (
         f"{meta.get('date')}; driver {meta.get('driver')}{simulated}; {versions}; {meta.get('processors')} processors; "
         f"collection {meta.get('commit') or 'without commit'}, sha256 of plugins/: {meta.get('collection')}; "
-        f"{meta.get('seconds', '?')} s in all.\n"
+        f"{meta.get('pause', 0):g} s between suspend and resume; {meta.get('seconds', '?')} s in all.\n"
     )
     parts = [_HEAD, f"# How long suspend and resume take: {', '.join(meta.get('gpus', []))}\n", run, _WORDS]
     if record.get("many", {}).get("rounds"):

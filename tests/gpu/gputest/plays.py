@@ -24,7 +24,8 @@ IMAGE_INFO = "gpufleet.checkpoint.criu_image_info"
 TIMED = ("cuda_checkpoint", "criu_image")
 HERE = Path(__file__).resolve().parent.parent
 _ANSIBLE = "import sys; from ansible.cli.playbook import main; sys.exit(main(sys.argv))"
-# Wall time of the module's own process: Ansible starts this in place of the interpreter.
+# Wall time of the module's own process: Ansible starts this in place of the interpreter. With pipelining the module
+# comes by standard input, and has no name.
 _TIMED = """#!/bin/sh
 began=$(date +%s%N)
 "$GPUTEST_INTERPRETER" "$@"
@@ -171,7 +172,9 @@ class Started:
         took = time.monotonic() - self.began
         results = [TaskResult(**json.loads(line)) for line in _lines(self._base.with_suffix(".jsonl"))]
         times = [line.split(" ", 2) for line in _lines(self._base.with_suffix(".times"))]
-        modules = [(int(end) - int(begin)) / 1e9 for begin, end, what in times if any(one in what for one in TIMED)]
+        modules = [
+            (int(end) - int(begin)) / 1e9 for begin, end, what in times if not what or any(one in what for one in TIMED)
+        ]
         return Play(rc, round(took, 3), modules, results, self.output())
 
     def output(self) -> str:

@@ -20,7 +20,7 @@ from conform import host as hosts
 from . import judge, locks, memory, plays, subject
 from .plays import Bare, Play, Started, TaskResult
 from .spec import Spec
-from .subject import Look, Subject
+from .subject import FRAMEWORKS, Look, Subject
 
 MARK = "GPUTEST_TEST"
 WORKER = "gpufleet-hold"
@@ -51,6 +51,7 @@ class Trial:
         self._plays = 0
         self._saved = 0.0
         self._locked: Set[int] = set()
+        self._used: Set[int] = set()
         self._grown = False
         self.record: Dict[str, Any] = {
             "status": "cut",
@@ -106,12 +107,24 @@ class Trial:
 
     def start(self, wanted: Sequence[Tuple[str, str]], mib: int = 0, gpu: int = 0, **how: Any) -> List[Subject]:
         """`wanted`: (name, kind). Ready, and their checksums remembered."""
+        self._admit([kind for _name, kind in wanted], mib or self.sizes.small, gpu)
         with self.gpu_shared(gpu):
             started = subject.start_many(self.spec, self.work, list(wanted), mib or self.sizes.small, gpu, **how)
         self.subjects += started
         self.note("started", processes={one.name: [one.pid, one.kind] for one in started})
         self.remember(started)
         return started
+
+    def _admit(self, kinds: Sequence[str], mib: int, gpu: int) -> None:
+        """Waits until there is room beside the other tests. A framework takes more than twice what it keeps."""
+        reading = nvml.read(self.spec.nvml)
+        if reading is None:
+            raise Stop("NVML gave no answer in 30 s")
+        mibs = sum(self.sizes.context + (mib if kind not in FRAMEWORKS else mib * 5 // 2) for kind in kinds)
+        gpus = range(len(self.spec.gpus)) if "multi_gpu" in kinds else [gpu]
+        for one in gpus:
+            if not locks.admit(self.home, one, mibs, (int(reading.gpus[one].total) >> 20) * 9 // 10, self.sizes.ready):
+                self.note("GPU crowded", gpu=one, mib=mibs)
 
     def one(self, kind: str, name: str = "w1", mib: int = 0, gpu: int = 0, **how: Any) -> Subject:
         return self.start([(name, kind)], mib, gpu, **how)[0]
@@ -293,6 +306,7 @@ class Trial:
     @contextlib.contextmanager
     def gpu_shared(self, gpu: int = 0) -> Iterator[None]:
         """Whatever takes or gives back memory of that GPU; not while somebody fills it."""
+        self._used.add(gpu)
         if gpu in self._locked:
             yield
             return
@@ -305,9 +319,9 @@ class Trial:
 
     @contextlib.contextmanager
     def gpus_shared(self) -> Iterator[None]:
-        """Of all the subjects, in the order of their numbers."""
+        """Of all that this test has used, in the order of their numbers."""
         with contextlib.ExitStack() as stack:
-            for gpu in sorted({int(one.load.gpu) for one in self.subjects}):
+            for gpu in sorted({int(one.load.gpu) for one in self.subjects} | self._used):
                 stack.enter_context(self.gpu_shared(gpu))
             yield
 

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Loaded by every Python of a test host: kills what /run/faults.json names when a worker has journalled a step.
 
-{"step": NAME, "victim": "worker" | "module" | "session" | "criu", "delay": SECONDS}: at the first such step, or that
-long into it. A step of an image has "image:" before its name. What was done is written to /run/faults.done. The code
-under test knows nothing of this.
+{"step": NAME, "victim": "worker" | "module" | "session" | "criu" | "disk", "delay": SECONDS}: at the first such step,
+or that long into it. A step of an image has "image:" before its name. The victim "disk" is filled, but for "keep"
+bytes. What was done is written to /run/faults.done. The code under test knows nothing of this.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 PLAN = Path("/run/faults.json")
 DONE = Path("/run/faults.done")
+FILLER = Path("/var/lib/filler")
 _UTILS = "ansible_collections.gpufleet.checkpoint.plugins.module_utils"
 # The class and method that journal a step, and what is before the step's name here.
 TARGETS = {f"{_UTILS}._worker": ("Worker", "_step", ""), f"{_UTILS}._image_steps": ("Steps", "begin", "image:")}
@@ -42,7 +43,26 @@ def name_of(pid: int) -> str:
 SESSION = [pid for pid in ancestors(MODULE) if name_of(pid) == "sshd-session"] if PLAN.exists() else []
 
 
+def fill(keep: int) -> None:
+    """/var; what is taken last are its smallest pieces."""
+    with FILLER.open("wb") as filler:
+        at = 0
+        piece = 1 << 40
+        while piece >= 4096:
+            room = os.statvfs(FILLER.parent)
+            piece = min(piece, room.f_bfree * room.f_frsize - keep)
+            try:
+                os.posix_fallocate(filler.fileno(), at, max(piece, 1))
+                at += piece
+            except OSError:
+                piece //= 2
+
+
 def kill(plan: dict[str, Any]) -> None:
+    if plan["victim"] == "disk":
+        fill(plan["keep"])
+        DONE.write_text(json.dumps({"plan": plan}))
+        return
     victims = {"worker": [os.getpid()], "module": [MODULE], "session": SESSION, "criu": []}[plan["victim"]]
     DONE.write_text(json.dumps({"plan": plan, "victims": victims}))
     if not plan["delay"]:

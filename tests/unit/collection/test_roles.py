@@ -49,7 +49,9 @@ def test_a_variable_that_a_role_uses_is_specified_or_its_own(role: str) -> None:
     texts = [path.read_text() for path in (ROOT / "roles" / role).rglob("*.yml") if path.name != SPECS]
     used = {name for text in texts for name in re.findall(rf"\b{role}_\w+", text)}
     made = {
-        name for text in texts for name in re.findall(rf"^\s*(?:register: )?({role}_\w+)(?::|$)", text, re.MULTILINE)
+        name
+        for text in texts
+        for name in re.findall(rf"^\s*(?:register: |loop_var: )?({role}_\w+)(?::|$)", text, re.MULTILINE)
     }
     assert used - made - set(options(role)) <= KNOWN
 

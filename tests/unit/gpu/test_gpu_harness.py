@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 from typing import Any, Dict, List
 
 import pytest
 
-from tests.gpu.gputest import bench_image_report, bench_report, judge, registry, report
+from tests.gpu.gputest import bench_image_report, bench_report, judge, locks, registry, report
 
 
 def result(**changes: Any) -> Dict[str, Any]:
@@ -232,3 +234,15 @@ def test_image_bench_page_says_what_is_met_and_what_is_missed() -> None:
     done.update(whole=True)
     done["checksums equal"] = [True, False]
     assert "checksums equal: 1 of 2" in bench_image_report.page(done)
+
+
+def test_a_test_waits_until_what_it_starts_fits_beside_the_others(tmp_path: Path) -> None:
+    assert locks.admit(tmp_path, 0, 60, 100, 0)
+    assert locks.admit(tmp_path, 0, 30, 100, 0), "its own, added up"
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if not locks.admit(tmp_path, 0, 20, 100, 0.3) and locks.admit(tmp_path, 1, 20, 100, 0) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert json.loads((tmp_path / "gpu0.asked").read_text()) == {str(os.getpid()): 90, str(child): 20}
+    assert locks.admit(tmp_path, 0, 5, 100, 0), "what has ended is not counted"
+    assert json.loads((tmp_path / "gpu0.asked").read_text()) == {str(os.getpid()): 95}

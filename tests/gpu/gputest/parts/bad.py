@@ -114,7 +114,8 @@ def device_map(t: Trial) -> None:
     swap = {gpu.uuid: gpu.uuid for gpu in t.spec.gpus}
     if len(t.spec.gpus) > 1:
         swap[first], swap[t.spec.gpus[1].uuid] = t.spec.gpus[1].uuid, first
-    done = t.module("resume with a good map", "running", [one], device_map=swap)
+    with t.gpu_shared(0), t.gpu_shared(t.last_gpu):
+        done = t.module("resume with a good map", "running", [one], device_map=swap)
     t.reached("resume with a good map", done, "running", [one], changed=True)
     reading = nvml.read(t.spec.nvml)
     where = [] if reading is None else [gpu.index for gpu in reading.gpus if one.pid in gpu.pids]

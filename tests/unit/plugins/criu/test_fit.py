@@ -256,7 +256,7 @@ def holder(number: int, kind: str = "process", **fields: Any) -> Holder:
 def test_a_process_has_the_number() -> None:
     one = only(fit(manifest(), target(holders=(holder(4713),))), "pid_busy")
     assert one.evidence == "4713 of it is in use by PID 4713 (cron, since 2026-11-30 00:53:20 UTC)"
-    assert one.pid == 4713 and "End PID 4713" in one.remedy and not one.option
+    assert one.pid == 4713 and "End PID 4713" in one.remedy and "pid_namespace: new" in one.remedy and not one.option
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,22 @@ def test_the_original() -> None:
 
 def test_kernel_threads_stay() -> None:
     one = only(fit(manifest(), target(holders=(holder(4713, parent=2),))), "pid_busy")
-    assert one.remedy == "It is the host's own: boot again, so that it gets another PID"
+    assert one.remedy == (
+        "It is the host's own: boot again, so that it gets another PID; or restore into a PID namespace of its own: "
+        "pid_namespace: new"
+    )
+
+
+def test_in_a_namespace_of_its_own_only_the_original_is_in_the_way() -> None:
+    """It lives on in spite of its image: nowhere may it get a second life."""
+    others = (holder(4713), holder(4711, "thread", pid=99), holder(4712, "zombie", pid=98))
+    assert fit(manifest(), target(holders=others), new_namespace=True) == ()
+    original = holder(4712, pid=4712, start_ticks=4812)
+    found = fit(manifest(), target(holders=(*others, original)), new_namespace=True)
+    assert [(one.id, one.pid) for one in found] == [("pid_busy", 4712)]
+    assert "the image was made of" in found[0].remedy
+    rebooted = replace(host(boot_id=LATER), holders=(original,))
+    assert "pid_busy" not in [one.id for one in fit(manifest(), rebooted, new_namespace=True)]
 
 
 def test_one_finding_for_each_holder() -> None:

@@ -40,6 +40,7 @@ PRESENT = {"state": "present", "pid": 7, "path": "/s/x", "leave_running": False}
         ({**PRESENT, "lock_timeout": 0}, ["lock_timeout"]),
         ({"state": "restored", "pid": 7, "path": "/s/x"}, ["pids", "restored", "image says itself"]),
         ({"state": "restored"}, ["path", "store"]),
+        ({**PRESENT, "pid_namespace": "new"}, ["pid_namespace", "present", "restored to"]),
         ({"state": "absent", "store": "/s"}, ["store", "keep", "max_age"]),
         ({"state": "absent", "store": "/s", "keep": -1}, ["keep", "-1"]),
         ({"state": "absent", "store": "/s", "max_age": "soon"}, ["max_age", "soon"]),

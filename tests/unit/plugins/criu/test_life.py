@@ -43,7 +43,9 @@ def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
         process.kill()
 
 
-@pytest.mark.parametrize("life", [Life(), WHOLE, Life(RESTORING, BOOT, "r", 1.0)])
+@pytest.mark.parametrize(
+    "life", [Life(), WHOLE, Life(RESTORING, BOOT, "r", 1.0), replace(WHOLE, init=Identity(9, 99, BOOT))]
+)
 def test_what_is_written_is_what_is_read(tmp_path: Path, life: Life) -> None:
     write_life(str(tmp_path), WHOLE)
     write_life(str(tmp_path), life)
@@ -64,6 +66,8 @@ def test_what_is_written_is_what_is_read(tmp_path: Path, life: Life) -> None:
         ({"members": [{"pid": 1}]}, "members[0].boot_id is missing"),
         ({"members": [{"pid": 0, "start_ticks": 1, "boot_id": ""}]}, "members[0].pid is 0"),
         ({"more": 1}, "more is there"),
+        ({"init": None}, "init is null"),
+        ({"init": {"pid": 1, "start_ticks": "1", "boot_id": BOOT}}, 'init.start_ticks is "1"'),
     ],
 )
 def test_what_was_never_written_is_refused_by_name(tmp_path: Path, change: dict[str, object], words: str) -> None:

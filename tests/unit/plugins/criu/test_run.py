@@ -69,7 +69,9 @@ def test_its_surroundings(tmp_path: Path, log: str, monkeypatch: pytest.MonkeyPa
             script(
                 tmp_path / "criu",
                 "{ env | grep -v ^PWD=; echo umask $(umask); pwd; ls -l /proc/$$/fd | sed 's/.* -> //' | sort -u; "
-                f"grep -E 'Sig(Blk|Ign)' /proc/$$/status; ps -o sid= -p $$; echo $$; }} >{log}; touch {tmp_path}/made",
+                # By the shell alone: while it starts a program, it blocks everything.
+                "while read -r a b; do case $a in SigBlk:|SigIgn:) echo $a $b;; esac; done </proc/$$/status; "
+                f"ps -o sid= -p $$; echo $$; }} >{log}; touch {tmp_path}/made",
             ),
             log,
         )
@@ -118,6 +120,24 @@ def test_it_does_not_begin_when_that_fails(
     pid = caught.value.args[0]
     assert not psutil.pid_exists(pid) and new_children() == []
     assert not os.path.exists(log)
+
+
+def test_while_it_is_at_work(tmp_path: Path, log: str) -> None:
+    """It is looked at until there is nothing more to look for."""
+    seen: list[int] = []
+
+    def meanwhile(pid: int) -> bool:
+        seen.append(pid)
+        assert psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        return len(seen) == 3
+
+    argv = script(tmp_path / "criu", f"echo $$ >{log}; sleep 0.5; exit 3")
+    done = run(argv, log, meanwhile=meanwhile)
+    assert (done.rc, done.log) == (3, f"{seen[0]}\n") and len(seen) == 3 and len(set(seen)) == 1
+    seen.clear()
+    assert run(script(tmp_path / "criu", "exit 4"), log, meanwhile=lambda pid: False).rc == 4
+    late = run(script(tmp_path / "criu", "sleep 5"), log, seconds=0.1, meanwhile=lambda pid: False)
+    assert late.rc is None and late.seconds < 4
 
 
 def test_past_its_time_it_goes_on(tmp_path: Path, log: str) -> None:
@@ -201,3 +221,24 @@ def test_head_and_tail_of_a_large_one(log: str, monkeypatch: pytest.MonkeyPatch)
     Path(log).write_bytes(b"0123456789....abcde")
     assert read_log(log) == "0123456789\n... 4 bytes left out ...\nabcde"
     assert read_log(log + ".not") == ""
+
+
+def test_a_criu_that_dumps_has_ended_when_it_returns(tmp_path: Path, log: str) -> None:
+    """Also where the process in between is killed, and nobody knows its status."""
+    assert run(script(tmp_path / "criu", "sleep 0.3; exit 5"), log, 0.1, dumps=True).rc == 5
+    done = run(script(tmp_path / "criu", f"kill -9 $PPID; sleep 0.5; touch {tmp_path}/ended"), log, dumps=True)
+    assert done.rc is None and (tmp_path / "ended").exists()
+
+
+def test_a_criu_that_dumps_can_be_stopped_and_continued(tmp_path: Path, log: str) -> None:
+    """Its tracer takes no signal from it."""
+    command = "sh -c 'sleep 0.3; kill -CONT '$$ & kill -STOP $$; trap 'exit 6' USR1; kill -USR1 $$; exit 1"
+    done = run(script(tmp_path / "criu", command), log, dumps=True)
+    assert done.rc == 6 and done.seconds >= 0.3
+
+
+def test_what_a_criu_that_dumps_leaves_in_its_session_ends(tmp_path: Path, log: str) -> None:
+    done = run(script(tmp_path / "criu", f"sleep 100 & echo $! >{tmp_path}/left; kill -9 $$"), log, dumps=True)
+    assert done.rc == -9
+    left = int((tmp_path / "left").read_text())
+    wait_for(lambda: not psutil.pid_exists(left) or psutil.Process(left).status() == psutil.STATUS_ZOMBIE)

@@ -86,8 +86,10 @@ def test_which_manager_a_host_has() -> None:
     assert isinstance(dnf, Dnf) and why == ""
     none, why = find(Asked(Said(1, err="No such command: versionlock")), places.get)
     assert none is None and "No such command: versionlock" in why and "python3-dnf-plugin-versionlock" in why
-    assert find(Asked(Said(0)), {}.get) == (None, "this host has neither apt-mark nor dnf")
-    apt, _ = find(Asked(Said(0)), {"dpkg-query": "/usr/bin/dpkg-query", "apt-mark": "/usr/bin/apt-mark", **places}.get)
+    assert find(Asked(Said(0)), lambda _name: None) == (None, "this host has neither apt-mark nor dnf")
+    apt, _why = find(
+        Asked(Said(0)), {"dpkg-query": "/usr/bin/dpkg-query", "apt-mark": "/usr/bin/apt-mark", **places}.get
+    )
     assert apt is not None and apt.name == "apt"
 
 

@@ -165,7 +165,23 @@ class TestTargets:
         assert "is not the process that run test worked on" in str(error.value)
         assert "started at 99 ticks" in str(error.value) and "started at 4242" in str(error.value)
         host.engine("running", pids=(Wanted(FIRST_PID, 99),)).run()
+        with pytest.raises(ArgumentError, match="started at 4242"):
+            host.engine("running").run()
         with pytest.raises(ArgumentError, match="another process now"):
             host.engine("running", pids=(Wanted(FIRST_PID, 4242),)).run()
         with pytest.raises(ArgumentError, match="another boot"):
             host.engine("running", pids=(Wanted(FIRST_PID, 99, "other-boot"),)).run()
+
+    def test_reused_and_worked_on_since(self, tmp_path: Path) -> None:
+        """As after a dump and a restore: the number is the new one's, and needs no more words."""
+        host = PaperHost(tmp_path, count=1)
+        job = host.jobs[FIRST_PID]
+        host.engine("checkpointed").run()
+        job.start_ticks, job.state, job.stopped = 99, "running", ""
+        host.engine("checkpointed", pids=(Wanted(FIRST_PID, 99),)).run()
+        assert job.state == "checkpointed"
+        host.engine("running").run()
+        assert job.state == "running"
+        job.start_ticks = 101
+        with pytest.raises(ArgumentError, match="is not the process that run test worked on"):
+            host.engine("running").run()

@@ -148,6 +148,7 @@ def test_a_process_with_known_surroundings(tmp_path: Path) -> None:
         ours, theirs = socket.socketpair()
         client = socket.create_connection(server.getsockname())
         kept = [one.fileno() for one in (lock, unlinked, server, theirs, client)]
+        listens_and_connects = server.fileno(), client.fileno()
         child = subprocess.Popen(
             [sys.executable, "-S", "-c", CHILD], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, pass_fds=kept
         )
@@ -173,6 +174,28 @@ def test_a_process_with_known_surroundings(tmp_path: Path) -> None:
     assert len(found.unix_ends or ()) == 1
     assert len(found.connections) == 1 and found.connections[0].endswith("on this host")
     assert found.journal == () and found.io_uring == ()
+    assert {(one.pid, one.protocol) for one in found.sockets or ()} == {(child.pid, "TCP")}
+    assert sorted(one.descriptor for one in found.sockets or ()) == sorted(listens_and_connects)
+
+
+KINDS = {
+    "TCP": (socket.AF_INET, socket.SOCK_STREAM),
+    "UDPv6": (socket.AF_INET6, socket.SOCK_DGRAM),
+    "": (socket.AF_NETLINK, socket.SOCK_RAW),
+}
+
+
+@pytest.mark.parametrize("protocol", KINDS)
+def test_a_socket_that_no_table_lists_is_seen(protocol: str) -> None:
+    """Neither bound nor connected: the kernel has it in none of its files."""
+    try:
+        one = socket.socket(*KINDS[protocol])
+    except OSError as error:
+        pytest.skip(f"this host has no such socket: {error}")
+    with one:
+        seen = {(each.descriptor, each.protocol) for each in ties(os.getpid()).sockets or ()}
+        assert ((one.fileno(), protocol) in seen) is bool(protocol)
+        assert one.fileno() in {number for number, _protocol in seen} or not protocol
 
 
 def test_only_what_an_action_needs_is_read_and_nothing_twice() -> None:

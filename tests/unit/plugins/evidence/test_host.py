@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 
 import pytest
@@ -43,6 +44,8 @@ def test_this_machine() -> None:
     assert host.kernel == os.uname().release and host.effective_uid == os.geteuid()
     assert host.memory_total and host.memory_available and host.memory_available <= host.memory_total
     assert host.unreadable == ()
+    first, second = (int(part) for part in re.findall(r"\d+", host.kernel)[:2])
+    assert host.socket_credentials is False or (first, second) < (6, 16)
 
 
 def test_headroom_binds_only_where_it_is_strict() -> None:

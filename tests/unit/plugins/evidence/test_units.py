@@ -20,6 +20,8 @@ StandardOutput=journal
 StandardError=inherit
 ManagedOOMSwap=auto
 ManagedOOMMemoryPressure=auto
+RuntimeMaxUSec=2h
+ActiveEnterTimestampMonotonic=40955148424
 Id=a.service
 LoadState=loaded
 
@@ -29,6 +31,8 @@ LoadState=not-found
 
 ManagedOOMSwap=kill
 ManagedOOMMemoryPressure=kill
+RuntimeMaxUSec=infinity
+ActiveEnterTimestampMonotonic=1148424
 Id=system.slice
 LoadState=loaded
 """
@@ -49,11 +53,20 @@ def test_all_units_are_asked_for_in_one_call() -> None:
         calls.append(argv)
         return Said(0, SHOWN)
 
-    found = read_units(["system.slice", "b.service", "a.service", "a.service"], ask, booted=True)
+    found = read_units(["system.slice", "b.service", "a.service", "a.service"], ask, booted=True, clock=lambda: 41000.0)
     (argv,) = calls
     assert argv[:2] == ["systemctl", "show"] and argv[-4:] == ["--", "a.service", "b.service", "system.slice"]
     assert found == (
-        Unit("a.service", watchdog=90, restart="on-failure", output="journal", error="inherit", main_pid=12),
+        Unit(
+            "a.service",
+            watchdog=90,
+            restart="on-failure",
+            output="journal",
+            error="inherit",
+            main_pid=12,
+            runtime=7200,
+            runtime_left=7155.148,
+        ),
         Unit("b.service", "systemd does not know it"),
         Unit("system.slice", oomd=("swap", "memory pressure")),
     )

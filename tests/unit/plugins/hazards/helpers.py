@@ -33,6 +33,7 @@ def context(
     parked: bool = False,
     uid: Optional[int] = None,
     reserved: Optional[Mapping[str, int]] = None,
+    criu: Tuple[int, ...] = (4, 1, 1),
 ) -> Context:
     """As a run would ask: what NVML counts, or for suspended processes what was held."""
     pids = tuple(taken.targets) if targets is None else targets
@@ -47,6 +48,7 @@ def context(
         parked_by_us=frozenset(pids) if parked else frozenset(),
         uid=taken.uid if uid is None else uid,
         reserved=reserved or {},
+        criu=criu,
     )
 
 

@@ -15,6 +15,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._around import
     DeletedMapping,
     Member,
     OpenFile,
+    OpenSocket,
     Parent,
     Ties,
 )
@@ -243,6 +244,36 @@ def test_mapped_libraries_that_an_upgrade_deleted() -> None:
     assert "mapped /usr/lib/libx.so.1 (3 MiB)" in the_only(evaluate(context(taken, "dump")), "deleted_file").evidence
 
 
+@pytest.mark.parametrize(
+    ("left", "severity", "words"),
+    [
+        (None, "", ""),
+        (7200.0, "warning", "for 24 h 0 min (RuntimeMaxSec=), of which 2 h 0 min are left"),
+        (600.0, "warning", "of which 10 min are left"),
+        (599.0, "blocking", "of which 9 min are left"),
+        (-1.0, "blocking", "and that is over"),
+    ],
+)
+def test_what_is_left_of_the_time_of_its_unit(left: float | None, severity: str, words: str) -> None:
+    taken = in_unit(recording("unit"), runtime=86400.0, runtime_left=left)
+    found = of(evaluate(context(taken)), "systemd_runtime")
+    assert [one.severity for one in found] == ([severity] if severity else [])
+    for one in found:
+        assert words in one.evidence and "RuntimeMaxSec=infinity" in one.remedy and "[Service]" in one.remedy
+        assert ".service.d/" in one.remedy and one.option == "systemd_runtime"
+    assert of(evaluate(context(taken, "dump")), "systemd_runtime") == []
+
+
+def test_what_was_restored_into_a_namespace_is_told_as_that_and_nothing_overrides_it() -> None:
+    parent = Parent(77, "gpufleet-init", 77, ())
+    taken = around(changed(recording("plain"), pid_namespace="1"), parent=parent, private_mounts=True)
+    finding = the_only(evaluate(context(taken, "dump"), frozenset(("container", "private_mounts"))), "container")
+    assert "PID 77 (gpufleet-init)" in finding.evidence and finding.option == ""
+    # A program of that name is not enough.
+    taken = around(recording("plain"), parent=parent)
+    assert of(evaluate(context(taken, "dump")), "container") == []
+
+
 def test_a_child_with_cuda_of_its_own_is_no_forked_one() -> None:
     taken = recording("two-processes")
     first, second = target(taken), target(taken, 1)
@@ -258,6 +289,55 @@ def test_a_child_with_cuda_of_its_own_is_no_forked_one() -> None:
 def test_peers_that_can_not_be_seen_are_told() -> None:
     (finding,) = evaluate(context(around(recording("plain"), ties={"unix_ends": None}), "dump"))
     assert (finding.id, finding.severity) == ("external_unix_socket", "warning")
+
+
+def with_sockets(*protocols: str, answers: bool | None = False) -> Recording:
+    taken = recording("plain")
+    some = tuple(OpenSocket(target(taken).pid, 3 + number, name) for number, name in enumerate(protocols))
+    return on_host(around(taken, ties={"sockets": some}), kernel="6.18.44", socket_credentials=answers)
+
+
+def test_sockets_that_an_old_criu_can_not_dump_are_named_with_what_was_seen() -> None:
+    finding = the_only(evaluate(context(with_sockets("TCP", "UDPv6"), "dump")), "socket_option")
+    message = finding.message()
+    for words in ("2 sockets", "CRIU 4.1.1", "Linux 6.18.44", "descriptor 3 (TCP), descriptor 4 (UDPv6)", "CRIU 4.2"):
+        assert words in message
+    assert message.endswith("Override: allow: [socket_option].")
+    (allowed,) = evaluate(context(with_sockets("TCP"), "dump"), frozenset(("socket_option",)))
+    assert allowed.severity == "warning"
+
+
+@pytest.mark.parametrize(
+    ("protocol", "stops"),
+    [
+        *((name, True) for name in ("TCP", "TCPv6", "UDP", "UDP-Lite", "UDPLITEv6", "RAW", "RAWv6", "PACKET", "")),
+        *((name, False) for name in ("MPTCP", "PING", "AF_VSOCK")),
+    ],
+)
+def test_which_sockets_an_old_criu_can_not_dump(protocol: str, stops: bool) -> None:
+    """Measured with CRIU 4.1.1 on Linux 6.18; what it refuses for another reason is not told as this."""
+    assert bool(of(evaluate(context(with_sockets(protocol), "dump")), "socket_option")) is stops
+
+
+@pytest.mark.parametrize(
+    ("criu", "answers", "stops"),
+    [
+        ((4, 1, 1), False, True),
+        ((4, 1), False, True),
+        ((4, 0), False, True),
+        ((4, 2), False, False),
+        ((4, 2, 1), False, False),
+        ((5, 0), False, False),
+        ((), False, False),
+        ((4, 1, 1), True, False),
+        ((4, 1, 1), None, False),
+    ],
+)
+def test_sockets_stop_a_dump_only_with_an_old_criu_on_a_kernel_that_refuses_it(
+    criu: tuple[int, ...], answers: bool | None, stops: bool
+) -> None:
+    taken = with_sockets("TCP", answers=answers)
+    assert bool(of(evaluate(context(taken, "dump", criu=criu)), "socket_option")) is stops
 
 
 # The host

@@ -155,6 +155,25 @@ def test_a_killed_worker_leaves_its_row(journal: Journal) -> None:
     assert row.step == f"step-{row.stopped[0].pid - 1}", "one step is one transaction"
 
 
+def test_what_was_measured_is_there_for_estimates_and_goes_with_its_image(journal: Journal, clock: Clock) -> None:
+    first, second = begin_image(journal), begin_image(journal, 13, "/images/b")
+    journal.image_measured(first.id, "criu_dump", 2.0, 4 << 30)
+    journal.image_measured(second.id, "criu_dump", 3.0, 5 << 30)
+    journal.image_measured(first.id, "criu_restore", 1.0, 4 << 30)
+    newest, oldest = journal.history("criu_dump")
+    assert (newest.operation, newest.seconds, newest.bytes) == (second.id, 3.0, 5 << 30)
+    assert (oldest.operation, oldest.seconds, oldest.bytes, oldest.step) == (first.id, 2.0, 4 << 30, "criu_dump")
+    assert [one.seconds for one in journal.history("criu_restore")] == [1.0]
+    assert len(journal.history("criu_dump", limit=1)) == 1
+    assert journal.history("restore") == (), "a restore of CUDA is another step"
+    with pytest.raises(ValueError, match="dump"):
+        journal.image_measured(first.id, "dump", 1.0, 1)
+    journal.finish_image(first.id, "gone")
+    clock.now += _journal.KEPT_SECONDS + 100
+    begin_image(journal, 14, "/images/c")
+    assert [one.operation for one in journal.history("criu_dump")] == [second.id], "the other one is not finished"
+
+
 def old_journal(path: Path) -> Path:
     """As a release with only the first script has left it."""
     connection = sqlite3.connect(path)
@@ -182,6 +201,7 @@ def test_a_journal_of_an_older_release_is_read_as_it_is(tmp_path: Path) -> None:
         assert [one.run_id for one in reader.live("boot")] == ["old"], "what it says of suspended processes counts"
         assert reader.live_images() == () and reader.image_latest("/images/a") is None
         assert reader.images_of(identity(7)) == ()
+        assert reader.history("criu_dump") == ()
     assert path.read_bytes() == before
 
 

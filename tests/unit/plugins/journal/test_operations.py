@@ -231,3 +231,23 @@ def test_it_is_durable_by_its_settings(journal: Journal) -> None:
     assert connection.execute("PRAGMA foreign_keys").fetchone()[0] == 1
     with sqlite3.connect(journal.path) as other:
         assert other.execute("PRAGMA user_version").fetchone()[0] == len(SCRIPTS)
+
+
+def test_what_outlives_everybody_but_the_host_is_not_waited_for(journal: Journal) -> None:
+    operation = begin(journal)
+    connection = journal.file._connected()
+
+    def level() -> object:
+        return connection.execute("PRAGMA synchronous").fetchone()[0]
+
+    with journal.file.transaction(durable=False) as writing:
+        writing.execute("UPDATE operations SET message = 'quick'")
+        assert level() == 1
+    assert level() == 2
+    with sqlite3.connect(journal.path) as other:
+        assert other.execute("SELECT message FROM operations WHERE id = ?", (operation.id,)).fetchone()[0] == "quick"
+    with pytest.raises(ZeroDivisionError), journal.file.transaction(durable=False):
+        raise ZeroDivisionError
+    assert level() == 2
+    with journal.file.transaction():
+        assert level() == 2

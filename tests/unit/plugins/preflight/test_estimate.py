@@ -5,11 +5,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import StepRecord
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import StepRecord, open_journal
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_images import DUMP_STEP, RESTORE_STEP
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight import estimate
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.estimate import GIB, Load, Rate
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_model import Identity
 
 MIB = 1 << 20
 
@@ -34,6 +38,18 @@ def test_what_this_host_measured_counts_once_there_is_any() -> None:
     known = estimate.rates({"checkpoint": [step(8, 2.0)], "restore": [step(8, 1.0)]})
     assert known["suspend"] == Rate(4 * GIB, 1) and known["resume"] == Rate(8 * GIB, 1)
     assert known["dump"].measured == 0
+
+
+def test_what_images_took_on_this_host_counts_for_dump_and_restore(tmp_path: Path) -> None:
+    """The names that criu_image measures by are those that are asked for."""
+    with open_journal(str(tmp_path / "checkpoint.db")) as journal:
+        root = Identity(7, 8, "boot")
+        row = journal.begin_image(lineage="a", path="/i", run_id="run", root=root, leave="killed", worker=None)
+        journal.image_measured(row.id, DUMP_STEP, 4.0, 8 * GIB)
+        journal.image_measured(row.id, RESTORE_STEP, 2.0, 8 * GIB)
+        known = estimate.rates({name: journal.history(name) for name in estimate.STEPS.values()})
+    assert known["dump"] == Rate(2 * GIB, 1) and known["restore"] == Rate(4 * GIB, 1)
+    assert known["suspend"].measured == known["resume"].measured == 0
 
 
 def test_of_many_measurements_the_slowest_tenth_counts_and_an_outlier_does_not() -> None:

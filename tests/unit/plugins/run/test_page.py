@@ -15,6 +15,7 @@ import pytest
 
 from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run import page_timeline, record
 from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run.page import page
+from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run.page_style import STYLE
 from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run.record import Entry, Host
 from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run.report import report
 from tests.unit.plugins.run.making import BEGAN, RUN_ID, attempt_of, run_of
@@ -269,3 +270,31 @@ def test_every_bar_can_be_seen_and_lies_on_the_line() -> None:
     found = re.findall(r'<rect class="[a-z ]+" x="([\d.]+)%" width="([\d.]+)%"', text)
     assert len(found) > 100
     assert all(float(width) >= 0.7 and float(left) + float(width) <= 96.6 for left, width in found)
+
+
+def luminance(colour: str) -> float:
+    """As WCAG 2 defines it."""
+    parts = [int(colour[index : index + 2], 16) / 255 for index in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_text_and_bars_stand_out(theme: int) -> None:
+    colours = dict(re.findall(r"--([\w-]+): (#\w{6})", re.findall(r":root \{([^}]*)\}", STYLE)[theme]))
+    texts = {
+        "paper": ("ink", "soft", "good", "bad", "warn", "link"),
+        "card": ("ink", "soft", "good", "bad", "warn"),
+        "bad-paper": ("ink", "bad"),
+        "note-paper": ("ink",),
+        "down-paper": ("ink",),
+        "move": ("on-bar",),
+        "back": ("on-bar",),
+        "undo": ("on-bar",),
+        "prepare": ("on-prepare",),
+    }
+    pairs = [(front, back, 4.5) for back, fronts in texts.items() for front in fronts]
+    pairs += [(bar, "paper", 3.0) for bar in ("prepare", "move", "down", "back", "undo", "bad", "soft")]
+    for front, back, least in pairs:
+        dark, light = sorted((luminance(colours[front]), luminance(colours[back])))
+        assert (light + 0.05) / (dark + 0.05) >= least, (front, back)

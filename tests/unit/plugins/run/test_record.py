@@ -86,6 +86,17 @@ def test_a_failure_ends_what_was_under_way_and_not_the_phase() -> None:
     assert direct.timeline[-1] == Entry("suspending", BEGAN + 10, None, "no", 1, True)
 
 
+def test_what_a_silent_host_was_at_has_no_end() -> None:
+    host = record.event(through("claimed"), "before_suspend", BEGAN + 1, {})
+    after = record.silent(host, "no word since before_suspend")
+    assert (after.outcome, after.message, after.timeline) == (
+        record.FAILED,
+        "no word since before_suspend",
+        host.timeline,
+    )
+    assert record.silent(through("undoing", "undone"), "").outcome == record.UNDONE
+
+
 @pytest.mark.parametrize(
     ("host", "outcome"),
     [
