@@ -74,7 +74,7 @@ def _steps(run: Run, host: Host, now: float) -> Iterable[str]:
 
 def _lasted(span: Span) -> str:
     entry = span.entry
-    if entry.what in record.LAST_PHASES:
+    if entry.what in record.LAST_PHASES or entry.ended == entry.began:
         return ""
     if span.open and not entry.phase:
         return "no end told"

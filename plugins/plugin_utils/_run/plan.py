@@ -10,8 +10,6 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run import batches, record, words
 
-#: What gpu_preflight calls a mode.
-_CAPABILITY = {"memory": "suspend", "disk": "dump"}
 _WIDTH = 120
 _NAME_WIDTH = 40
 _COLUMNS = ("host", "batch", "mode", "ready", "processes", "GPU memory", "image", "time", "scheduler")
@@ -50,7 +48,7 @@ def plan(results: Mapping[str, Mapping[str, Any]], serial: Any = None) -> Dict[s
 
 def _host(name: str, batch: int, told: Mapping[str, Any]) -> Dict[str, Any]:
     mode = str(told.get("mode") or "memory")
-    capability = _CAPABILITY.get(mode, mode)
+    capability = record.CAPABILITY.get(mode, mode)
     look = told.get("preflight") or {}
     estimate = look.get("estimate") or {}
     mine = [one for one in look.get("findings") or () if capability in (one.get("capabilities") or (capability,))]

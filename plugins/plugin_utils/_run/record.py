@@ -55,9 +55,24 @@ _PROCESS_KEYS = (
     *("gpus", "unit", "slurm_job", "container", "seconds", "warnings", "error"),
 )
 _IMAGE_KEYS = ("path", "pid", "state", "bytes", "device_bytes", "error")
-_FINDING_KEYS = ("id", "severity", "subject", "evidence", "reason", "remedy", "option", "reference", "pid")
+_FINDING_KEYS = (
+    "id",
+    "severity",
+    "subject",
+    "evidence",
+    "reason",
+    "remedy",
+    "option",
+    "reference",
+    "pid",
+    "capabilities",
+)
 _HOLDER_KEYS = ("pid", "executable", "user", "files")
 _LOST_KEYS = ("what", "why")
+
+
+#: What gpu_preflight calls a mode.
+CAPABILITY: Mapping[str, str] = {"memory": "suspend", "disk": "dump"}
 
 
 class RecordError(Exception):
@@ -294,7 +309,10 @@ def _with_data(host: Host, known: Mapping[str, Any]) -> Host:
     if "processes" in values:
         values["processes"] = _merged(host.processes, values["processes"])
     if "findings" in values:
-        fresh = values["findings"]
+        capability = CAPABILITY.get(str(values.get("mode") or host.mode))
+        told = values["findings"]
+        fits = [capability in one.pop("capabilities", (capability,)) or capability is None for one in told]
+        fresh = tuple(one for index, one in enumerate(told) if fits[index])
         values["findings"] = tuple([one for one in host.findings if one not in fresh] + list(fresh))
     return replace(host, **values)
 

@@ -151,6 +151,26 @@ def test_findings_of_an_earlier_attempt_are_not_told_again() -> None:
     assert record.marked(twice, attempt_of(("h1",), number=2)).findings == ()
 
 
+@pytest.mark.parametrize(
+    ("mode", "kept"),
+    [
+        ("memory", ["both", "none", "suspend"]),
+        ("disk", ["both", "dump", "none"]),
+        ("", ["both", "dump", "none", "suspend"]),
+    ],
+)
+def test_findings_about_the_other_mode_are_left_out(mode: str, kept: list[str]) -> None:
+    findings: list[dict[str, object]] = [
+        {"id": "both", "capabilities": ["suspend", "dump", "migrate"]},
+        {"id": "dump", "capabilities": ["dump", "migrate"]},
+        {"id": "none"},
+        {"id": "suspend", "capabilities": ["suspend"]},
+    ]
+    host = record.event(dataclasses.replace(through("claimed"), mode=mode), "preflight", BEGAN, {"findings": findings})
+    assert [one["id"] for one in host.findings] == kept
+    assert not any("capabilities" in one for one in host.findings)
+
+
 def test_the_estimate_is_that_of_gpu_preflight() -> None:
     told = {"estimate": {"device_bytes": 5, "image_bytes": 9, "total_seconds": {"suspend": 2.5}, "rates": {}}}
     host = record.event(through("claimed"), "preflight", BEGAN, told, ended=True)
