@@ -220,7 +220,8 @@ class Drain:
     def interrupt(self) -> None:
         """As a terminal does on Ctrl-C."""
         os.killpg(self.process.pid, signal.SIGINT)
-        self.wait(60)
+        Path(f"{self.reached}.go").touch()
+        assert self.wait() == 99, self.text()
 
     def kill(self) -> None:
         """ansible-playbook alone: what it has begun, here and on the hosts, goes on."""

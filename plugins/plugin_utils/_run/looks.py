@@ -152,6 +152,7 @@ class Looks:
                 continue
             if self.around.check:
                 continue
+            place.create()
             if run is None:
                 run = self._remade(place, run_id, {name: seen[name] for name in names})
             if not any(controller.alive(one.controller) for one in run.current()):
@@ -163,7 +164,6 @@ class Looks:
     def _remade(self, place: Directory, run_id: str, seen: Mapping[str, Mapping[str, Any]]) -> Run:
         """A run whose directory is gone, as far as its hosts know it."""
         created = min(float((told["drain"] or {}).get("opened") or self.now) for told in seen.values())
-        place.create()
         return place.change_run(lambda old: old or Run(run_id, "drain", created, {"serial": []}, "", tuple(seen), ()))
 
     def _record(self, place: Directory) -> Optional[Run]:

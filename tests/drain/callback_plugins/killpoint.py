@@ -3,6 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Says that a playbook has come to a point, and lets it go no further until it is killed there.
 
+Ansible looks at an interrupt once a callback is over, so that KILL_REACHED.go ends the hold.
+
 KILL_POINT: {"moment": "start" | "done", "host", "action", "arguments": {literal arguments of the task}, "hold"}
 KILL_REACHED: the file that is made then
 """
@@ -49,7 +51,9 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]  # Ansible has no type
             return
         self._reached.touch()
         if point["hold"]:
-            time.sleep(LONGEST)
+            end = time.monotonic() + LONGEST
+            while not Path(f"{self._reached}.go").exists() and time.monotonic() < end:
+                time.sleep(0.05)
 
     def v2_runner_on_start(self, host: Any, task: Any) -> None:
         self._come("start", host, task)
