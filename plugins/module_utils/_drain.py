@@ -371,6 +371,27 @@ def check_declares(declares: Sequence[str], mode: str, pids: Sequence[int], ask:
         )
 
 
+def check_declares_late(declares: Sequence[str], row: Drain, ask: Ask) -> None:
+    """The same, of a host where processes are suspended already: how they are can't be chosen any more. Raises
+    DrainError."""
+    if row.phase == SUSPENDING:
+        check_declares(declares, row.mode, (), ask)
+    if row.phase not in (SUSPENDED, MAINTENANCE) or not row.processes:
+        return
+    deadly = {"reboot": row.mode == "memory", "driver_change": True}
+    found = [declare for declare in declares if deadly.get(declare, False)]
+    if not found:
+        return
+    held = "in memory" if row.mode == "memory" else "on disk"
+    pids = [int(one["identity"]["pid"]) for one in row.processes]
+    raise DrainError(
+        f"{prefix(ask)}_declares",
+        f"it has {' and '.join(found)}, and run {row.run_id} has suspended {listed(pids)} {held}",
+        "A reboot ends what is suspended in memory" if "reboot" in found else "They need the driver that they had",
+        "Finish this run without it, and begin another one for that maintenance",
+    )
+
+
 # Words
 
 

@@ -124,6 +124,8 @@ class Call:
 
     def _check_wishes(self, claim: Claim) -> None:
         """What can't be meant, before anything is written."""
+        if claim.row is not None and self._ask.phase in (*_drain.BEGINNINGS, _drain.SUSPENDED, _drain.MAINTENANCE):
+            _drain.check_declares_late(self._options.declares, claim.row, self._ask)
         if self._ask.phase not in _drain.BEGINNINGS:
             return
         row = claim.row

@@ -14,8 +14,10 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._drain import 
     DrainError,
     advance,
     check_declares,
+    check_declares_late,
     todo,
 )
+from tests.unit.plugins.drain.made import drain
 
 # From, to: everything that changes a phase. What is not here stays or is refused.
 STEPS = {
@@ -99,6 +101,31 @@ def test_a_maintenance_that_would_lose_processes_is_refused_by_name() -> None:
     words = declared(("driver_change",), "memory", 7, 8)
     assert "PID 7, PID 8 are selected" in words
     assert "End the processes before" in words
+
+
+@pytest.mark.parametrize("phase", ["suspended", "maintenance"])
+@pytest.mark.parametrize(
+    ("mode", "declare", "told"),
+    [
+        ("memory", "reboot", "it has reboot, and run a has suspended PID 7 in memory"),
+        ("memory", "driver_change", "it has driver_change, and run a has suspended PID 7 in memory"),
+        ("disk", "driver_change", "it has driver_change, and run a has suspended PID 7 on disk"),
+    ],
+)
+def test_what_is_suspended_already_is_kept_from_it(phase: str, mode: str, declare: str, told: str) -> None:
+    row = drain(phase=phase, mode=mode, processes=({"identity": {"pid": 7}},))
+    with pytest.raises(DrainError) as caught:
+        check_declares_late((declare,), row, Ask("claimed", kind="suspend"))
+    assert f"gpu_suspend_declares: {told}" in str(caught.value)
+    assert "Finish this run without it" in str(caught.value)
+    check_declares_late((), row, Ask("claimed"))
+    check_declares_late((declare,), drain(phase=phase, mode=mode), Ask("claimed"))
+    check_declares_late((declare,), drain(phase="restoring", mode=mode, processes=row.processes), Ask("claimed"))
+
+
+def test_an_image_outlives_a_reboot_that_is_declared_late() -> None:
+    row = drain(phase="suspended", mode="disk", processes=({"identity": {"pid": 7}},))
+    check_declares_late(("reboot",), row, Ask("maintenance"))
 
 
 def test_what_can_be_kept_is_let_through() -> None:
