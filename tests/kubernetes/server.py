@@ -62,7 +62,7 @@ class Api:
 
 
 def _free_ports(count: int) -> list[int]:
-    taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    taken = [socket.create_server(("127.0.0.1", 0)) for _number in range(count)]
     ports = [one.getsockname()[1] for one in taken]
     for one in taken:
         one.close()

@@ -219,7 +219,7 @@ def test_what_is_not_suspended_is_not_called_so(lab: Lab) -> None:
         drain("released"),
         cuda("running", [foreign.pid], run_id="somebody"),
     ]
-    _, early, hasty, loose, told, good, undoing, released, restoring, not_yet, restored, done = of(lab.play(*tasks))
+    _one, early, hasty, loose, told, good, undoing, released, restoring, not_yet, restored, done = of(lab.play(*tasks))
     early.refused(f"PID {second.pid} (/usr/local/bin/gpusim-workload) runs with its GPU", "Run the same command again")
     assert early.data["phase"] == "suspending" and early.data["message"] in early.msg
     hasty.refused("it is at suspending, and undone was asked for")
@@ -262,9 +262,22 @@ def test_one_run_at_a_time_and_one_attempt_of_it(lab: Lab) -> None:
         drain("released", take_over="r1", attempt=1, **other),
     ]
     results = of(lab.play(*tasks), "claimed", "restoring", "maintenance")
-    _, _, refused, wrong, would, elsewhere, shared, resumed, late, taken, robbed, restoring, restored, released = (
-        results
-    )
+    (
+        _one,
+        _two,
+        refused,
+        wrong,
+        would,
+        elsewhere,
+        shared,
+        resumed,
+        late,
+        taken,
+        robbed,
+        restoring,
+        restored,
+        released,
+    ) = results
     refused.refused("it belongs to the drain of run r1 (attempt 1, by admin on one, process 10), which is at suspended")
     refused.says("gpu_drain_run_id: r1", "gpu_drain_take_over: r1")
     wrong.refused("it belongs to the drain of run r1")
@@ -298,7 +311,7 @@ def test_who_dies_while_suspended_is_lost_and_named(lab: Lab) -> None:
         drain("released"),
         drain("released", accept_loss=True),
     ]
-    _, _, told, restoring, restored, early, released = of(lab.play(*tasks))
+    _one, _two, told, restoring, restored, early, released = of(lab.play(*tasks))
     assert [one["what"] for one in told.data["drain"]["lost"]] == [f"PID {killed.pid} (/usr/local/bin/gpusim-workload)"]
     assert [one["pid"] for one in restoring.ok().data["pids"]] == [kept.pid]
     assert states(restoring) == {kept.pid: "suspended", killed.pid: "gone"}
@@ -460,7 +473,7 @@ def test_packages_of_the_driver_are_held_and_let_go(lab: Lab) -> None:
         drain("restored"),
         drain("released", diff=True),
     ]
-    would, held, again, _, _, released = of(lab.play(*tasks[:1]) + lab.play(*tasks[1:3]), "x") + of(
+    would, held, again, _one, _two, released = of(lab.play(*tasks[:1]) + lab.play(*tasks[1:3]), "x") + of(
         lab.play(*tasks[3:])
     )
     would.ok(changed=True)
@@ -475,7 +488,7 @@ def test_packages_of_the_driver_are_held_and_let_go(lab: Lab) -> None:
     lab.host.sh(
         "apt-mark unhold libnvidia-compute-580; dpkg -P libnvidia-compute-580 nvidia-driver-580 nvidia-settings"
     )
-    none, *_ = of(lab.play(drain("suspending", run_id="r2", hold_packages=True), drain("undoing", run_id="r2"),
+    none, *_rest = of(lab.play(drain("suspending", run_id="r2", hold_packages=True), drain("undoing", run_id="r2"),
                            drain("undone", run_id="r2")))  # fmt: skip
     assert none.ok(changed=True).data["packages"]["why"] == "no package of the NVIDIA driver is installed"
     assert "no package of the driver is held" in str(none.data["warnings"])

@@ -294,7 +294,7 @@ def test_text_and_bars_stand_out(theme: int) -> None:
         "prepare": ("on-prepare",),
     }
     pairs = [(front, back, 4.5) for back, fronts in texts.items() for front in fronts]
-    pairs += [(bar, "paper", 3.0) for bar in ("prepare", "move", "down", "back", "undo", "bad", "soft")]
+    pairs += [(shape, "paper", 3.0) for shape in ("prepare", "move", "down", "back", "undo", "bad", "soft")]
     for front, back, least in pairs:
         dark, light = sorted((luminance(colours[front]), luminance(colours[back])))
         assert (light + 0.05) / (dark + 0.05) >= least, (front, back)

@@ -12,4 +12,4 @@ VERSIONS = sorted(path.stem for path in DIRECTORY.glob("*.txt"))
 def recorded(version: str) -> dict[str, str]:
     text = (DIRECTORY / f"{version}.txt").read_text()
     parts = [part.partition("\n") for part in ("\n" + text).split("\n== ")[1:]]
-    return {name: said + "\n" for name, _, said in parts}
+    return {name: said + "\n" for name, _newline, said in parts}
