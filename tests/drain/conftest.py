@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -13,6 +14,14 @@ import pytest
 from tests.drain.drainlab import Runs, watched
 from tests.drain.drainlab import runs as run_directory
 from tests.system.lab import Lab, build_simulator, labs
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.environ.get("GPUFLEET_DRAINS") == "all":
+        return
+    for item in items:
+        if item.get_closest_marker("whole") is not None:
+            item.add_marker(pytest.mark.skip(reason="takes minutes: GPUFLEET_DRAINS=all runs it"))
 
 
 @pytest.fixture(scope="session")

@@ -163,7 +163,11 @@ def three_runs() -> Iterator[list[Runs]]:
         yield [stack.enter_context(runs()) for _number in range(3)]
 
 
-@pytest.mark.parametrize("cause", CAUSES, ids=str)
+@pytest.mark.parametrize(
+    "cause",
+    [CAUSES[0], *(pytest.param(cause, marks=pytest.mark.whole) for cause in CAUSES[1:])],
+    ids=[str(cause) for cause in CAUSES],
+)
 def test_budget(cause: Cause, large_fleet: list[Lab], three_runs: list[Runs]) -> None:
     """The first host of a run, one of a later batch, and one of a later batch where one may fail."""
     canary, later, allowed = three_runs

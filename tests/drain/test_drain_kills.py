@@ -142,6 +142,7 @@ def test_killed_in_memory_in_every_phase(large_fleet: list[Lab], three_runs: lis
         )
 
 
+@pytest.mark.whole
 def test_killed_while_it_is_undone(large_fleet: list[Lab], three_runs: list[Runs]) -> None:
     """One process of two can't be suspended; once it has ended, the same command drains the host."""
     with watched(large_fleet[:2]) as labs:
@@ -162,6 +163,7 @@ def test_killed_while_it_is_undone(large_fleet: list[Lab], three_runs: list[Runs
         side_by_side(lambda: chain(0, Drain.kill), lambda: chain(1, Drain.kill_all))
 
 
+@pytest.mark.whole
 def test_killed_on_the_way_to_disk_and_back(large_fleet: list[Lab], three_runs: list[Runs]) -> None:
     variables = {"gpu_drain_mode": "disk"}
     with watched(large_fleet[:2]) as labs:

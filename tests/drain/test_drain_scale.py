@@ -23,7 +23,9 @@ FREE = {
 
 
 @pytest.mark.parametrize(
-    ("mode", "hosts", "serial"), [("memory", 16, [1, 5, "50%"]), ("disk", 4, [1, 3])], ids=["memory", "disk"]
+    ("mode", "hosts", "serial"),
+    [("memory", 16, [1, 5, "50%"]), pytest.param("disk", 4, [1, 3], marks=pytest.mark.whole)],
+    ids=["memory", "disk"],
 )
 def test_scale(mode: str, hosts: int, serial: Sequence[object], large_fleet: list[Lab], runs: Runs) -> None:
     with watched(large_fleet[:hosts]) as labs:
