@@ -61,6 +61,7 @@ class Cluster:
     def submit(self, lab: Lab, name: str, minutes: int = 0) -> str:
         """A batch job with a workload on this node, which counts; its number."""
         self.controller.put("/run/lab/batch.sh", SCRIPT, "755")
+        lab.host.sh(f"rm -f /run/lab/{name} /run/lab/{name}.*")  # of an earlier job of this name
         limit = [f"--time={minutes}"] if minutes else []
         said = self.controller.run(
             "sbatch",
