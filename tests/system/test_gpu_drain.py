@@ -488,8 +488,11 @@ def test_packages_of_the_driver_are_held_and_let_go(lab: Lab) -> None:
     lab.host.sh(
         "apt-mark unhold libnvidia-compute-580; dpkg -P libnvidia-compute-580 nvidia-driver-580 nvidia-settings"
     )
-    none, *_rest = of(lab.play(drain("suspending", run_id="r2", hold_packages=True), drain("undoing", run_id="r2"),
-                           drain("undone", run_id="r2")))  # fmt: skip
+    tasks = [
+        drain("suspending", run_id="r2", hold_packages=True),
+        *(drain(to, run_id="r2") for to in ("undoing", "undone")),
+    ]
+    none, *_rest = of(lab.play(*tasks))
     assert none.ok(changed=True).data["packages"]["why"] == "no package of the NVIDIA driver is installed"
     assert "no package of the driver is held" in str(none.data["warnings"])
 
