@@ -51,7 +51,8 @@ def test_a_thousand_continues_run_no_instruction(lab: Lab) -> None:
     continue_often(lab, job)
     assert lab.is_parked(job) and lab.stands_still(job)
     after = lab.look(job)[job.pid]
-    assert (before["ticks"], before["counter"]) == (after["ticks"], after["counter"])
+    assert before["counter"] == after["counter"]
+    assert after["ticks"] - before["ticks"] <= 3, "the kernel's own time for a thousand stops"
     assert lab.stands_still(job, seconds=0.5)
     spent = sum(map(int, lab.host.sh(f"cut -d' ' -f14,15 /proc/{guard['pid']}/stat").split())) - sum(
         map(int, ticks.split())
