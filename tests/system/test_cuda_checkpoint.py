@@ -365,7 +365,10 @@ def test_the_playbooks_of_the_guide_run(lab: Lab) -> None:
     )
     lines = Play(lab.host.fleet, book, arguments=("-e", "ansible_become=false")).text()
     assert f"PID {first.pid} /usr/local/bin/gpusim-workload of root, GPU 0: running, 80.00 MB" in lines
-    assert f"PID {first.pid} /usr/local/bin/gpusim-workload of root, GPU 0: checkpointed, parked, guard holder, 80.00 MB" in lines
+    assert (
+        f"PID {first.pid} /usr/local/bin/gpusim-workload of root, GPU 0: checkpointed, parked, guard holder, 80.00 MB"
+        in lines
+    )
     assert lines.count(f"PID {second.pid} /usr/local/bin/gpusim-workload of root, GPU 1: running, 80.00 MB") == 2
 
 
