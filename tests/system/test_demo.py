@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SUSPENDED = "TASK [Look at the workloads while they are suspended]"
+SUSPENDED = "Look at the workloads while they are suspended]"
 KILLS = [
     {
         "name": "Kill them while they are suspended",
@@ -77,7 +77,8 @@ def test_a_process_that_does_not_come_back_fails_it(directory: Path) -> None:
     process, log = start(directory, "--limit", "h3", "--extra-vars", f"gpu_drain_maintenance_tasks={tasks}")
     status = process.wait(240)
     assert status not in (0, 130, 143), log.read_text()
-    assert "TASK [Kill them while they are suspended]" in log.read_text()
+    assert "Kill them while they are suspended]" in log.read_text()
+    assert "lost is PID" in log.read_text()
     assert leftovers(directory) == []
 
 
