@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import (
     _drain,
@@ -424,13 +424,11 @@ class Call:
     def _suspended(self, moves: bool) -> None:
         scene = self._read_scene()
         problems = _drain_judge.unsuspended(scene)
-        if problems:
-            raise DrainError(
-                "this host",
-                "; ".join(problems[:8]) + (f"; {len(problems) - 8} more" if len(problems) > 8 else ""),
-                "A maintenance would lose what is not suspended",
-                "Run the same command again, which suspends what came later; keep new work away with the scheduler",
-            )
+        _refuse(
+            problems,
+            "A maintenance would lose what is not suspended",
+            "Run the same command again, which suspends what came later; keep new work away with the scheduler",
+        )
         if not self._ask.accept_loss:
             self._check_lost()
         self._check_holders()
@@ -444,13 +442,11 @@ class Call:
 
     def _restored(self, moves: bool) -> None:
         problems = _drain_judge.unrestored(self._read_scene(), self.verdict)
-        if problems:
-            raise DrainError(
-                "this host",
-                "; ".join(problems[:8]) + (f"; {len(problems) - 8} more" if len(problems) > 8 else ""),
-                "What is not seen to run is not back",
-                "Run the same command again, which brings back what is left",
-            )
+        _refuse(
+            problems,
+            "What is not seen to run is not back",
+            "Run the same command again, which brings back what is left",
+        )
         if not self._ask.accept_loss:
             self._check_lost()
         message = self._options.message or ""
@@ -516,6 +512,13 @@ def identity_dict(identity: Any) -> Dict[str, Any]:
 
 def _holder_words(holder: DeviceHolder) -> str:
     return f"{holder.name} of {holder.user} ({', '.join(holder.files)})"
+
+
+def _refuse(problems: Sequence[str], reason: str, remedy: str) -> None:
+    """Raises DrainError if there are any; of many, the first ones are named."""
+    if problems:
+        more = f"; {len(problems) - 8} more" if len(problems) > 8 else ""
+        raise DrainError("this host", "; ".join(problems[:8]) + more, reason, remedy)
 
 
 def _lost_words(verdict: Verdict) -> str:

@@ -47,11 +47,11 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._host import r
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._huge_pages import huge_pages
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_job import ImageJob
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_lives import half_restored
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_steps import Steps, own_identity
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_steps import Steps
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_suspend import bring
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_images import RESTORE_STEP
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import is_alive, read_identity
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import is_alive, own_identity, read_identity
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_model import Identity
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_read import read_stat
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Any, Dict, List, Optional, Sequence
 
@@ -13,7 +12,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_job imp
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_errors import JournalError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_images import ImageRow
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import read_identity
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import own_identity
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_model import Identity
 
 #: Read again only by a later run on the same boot; and a file system at work on an image takes a second to make sure.
@@ -93,10 +92,3 @@ class Steps:
             self._journal.finish_image(self._row.id, status, message)
         except JournalError as error:
             self.notes.append(f"how it ended could not be journalled: {error}")
-
-
-def own_identity() -> Identity:
-    identity = read_identity(os.getpid())
-    if identity is None:
-        raise LookupError("this process is not in /proc")
-    return identity

@@ -44,6 +44,7 @@ __all__ = [
     "ThreadSnapshot",
     "is_alive",
     "list_processes",
+    "own_identity",
     "read_identity",
     "read_process",
     "restore_thread_id",
@@ -57,6 +58,14 @@ def read_identity(pid: int) -> Optional[Identity]:
     `thread_group`. Raises OSError where the boot id can't be read."""
     stat = read_stat(f"/proc/{pid}/stat") if pid > 0 else None
     return None if stat is None else Identity(pid, stat.start_ticks, read_boot_id())
+
+
+def own_identity() -> Identity:
+    """Of the process that calls. Raises LookupError where it is not in /proc."""
+    identity = read_identity(os.getpid())
+    if identity is None:
+        raise LookupError("this process is not in /proc")
+    return identity
 
 
 def is_alive(identity: Identity) -> bool:

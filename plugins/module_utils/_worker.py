@@ -39,6 +39,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process impor
     Identity,
     ProcessSnapshot,
     is_alive,
+    own_identity,
     read_identity,
     read_process,
     restore_thread_id,
@@ -231,7 +232,7 @@ class Worker:
         except TakenOverError as error:
             words = f"{error.evidence}. {error.reason}"
             with suppress(JournalError):
-                self._journal.release(_self())
+                self._journal.release(own_identity())
             return replace(self._not_held(command, words, error.remedy), stopped="", busy=True)
         except HoldError as error:
             outcome = self._not_held(command, f"{error.subject}: {error.evidence}. {error.reason}", error.remedy)
@@ -242,7 +243,7 @@ class Worker:
             outcome = self._unexpected(command, error)
         try:
             if command.do == "resume":
-                self._journal.release(_self())
+                self._journal.release(own_identity())
             self._record(command, outcome)
         except JournalError as error:
             outcome = replace(outcome, notes=(*outcome.notes, f"its outcome could not be journalled: {error}"))
@@ -353,7 +354,7 @@ class Worker:
                 goal=job.goal,
                 state_before=self._state_before,
                 step=name,
-                worker=_self(),
+                worker=own_identity(),
                 park=job.park,
                 guard=job.guard,
                 stopped_by=job.stopped_by,
@@ -474,7 +475,7 @@ class Worker:
     @contextmanager
     def _pages(self) -> Iterator[None]:
         """Huge pages while the driver copies, if that is wanted and can be had."""
-        with huge_pages(self._journal, _self(), self._job.huge_pages, self._notes) as self._huge_pages:
+        with huge_pages(self._journal, own_identity(), self._job.huge_pages, self._notes) as self._huge_pages:
             yield
 
     def _probe(self, command: Command) -> Outcome:
@@ -717,13 +718,6 @@ def _words(reply: Reply) -> str:
 def _tracer_of(pid: int) -> int:
     seen = read_process(pid)
     return seen.tracer_pid if seen is not None else 0
-
-
-def _self() -> Identity:
-    identity = read_identity(os.getpid())
-    if identity is None:
-        raise LookupError("this process is not in /proc")
-    return identity
 
 
 def _remedy(call: str, reply: Optional[Reply], state: str, mapped: bool = False) -> str:

@@ -6,6 +6,7 @@
 import importlib
 import os
 import sys
+from typing import Any, Iterator
 
 from protocol import serve
 
@@ -24,7 +25,7 @@ def begin(_worker: int) -> None:
         stream.write("1\n")
 
 
-def batches() -> "object":
+def batches() -> Iterator[Any]:
     loader = data.DataLoader(
         range(1 << 40),
         batch_size=1,
@@ -40,7 +41,7 @@ ones = batches()
 
 
 def count() -> int:
-    counter.add_(next(ones).numel())  # type: ignore[call-overload]
+    counter.add_(next(ones).numel())
     return int(counter.item())
 
 
