@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any, Dict, Optional, Sequence, Union
+from typing import Any, Dict, List, Optional, Sequence, Union
 
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import Finding
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.finding import Finding, warning_lines
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_absent import Absent
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_engine import ImageEngine, Subject
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import grouped
 
 
 def report(engine: Union[ImageEngine, Absent, None], seconds: float = 0.0) -> Dict[str, Any]:
@@ -31,6 +32,14 @@ def report(engine: Union[ImageEngine, Absent, None], seconds: float = 0.0) -> Di
             "after": "".join(f"{one['path']}: {one['after']}\n" for one in images),
         },
     }
+
+
+def warnings(engine: Union[ImageEngine, Absent, None]) -> List[str]:
+    """What an operator has to see who does not read the result."""
+    if engine is None:
+        return []
+    found = warning_lines(engine.findings) if isinstance(engine, ImageEngine) else []
+    return [*engine.warnings, *found, *grouped((one.path, note) for one in engine.subjects for note in one.notes)]
 
 
 def _shown(subject: Subject) -> Dict[str, Any]:

@@ -9,8 +9,10 @@ from dataclasses import asdict
 from typing import Any, Dict, List, Optional
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._engine import Engine
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.finding import warning_lines
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._plan import INTERRUPTED
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._subject import Subject, describe, result
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import grouped
 
 
 def report(engine: Optional[Engine], seconds: float = 0.0) -> Dict[str, Any]:
@@ -46,6 +48,14 @@ def report(engine: Optional[Engine], seconds: float = 0.0) -> Dict[str, Any]:
         "findings": [asdict(finding) for finding in engine.findings],
         "diff": {"before": "".join(before), "after": "".join(after)},
     }
+
+
+def warnings(engine: Optional[Engine]) -> List[str]:
+    """What an operator has to see who does not read the result."""
+    if engine is None:
+        return []
+    notes = grouped((subject.name, note) for subject in engine.subjects for note in subject.words)
+    return [*engine.warnings, *warning_lines(engine.findings), *notes]
 
 
 def _foresee(subject: Subject, shown: Dict[str, Any], goal: str) -> None:

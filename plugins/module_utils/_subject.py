@@ -67,6 +67,13 @@ class Subject:
         """Suspended and stopped; also where it was stopped by somebody else before."""
         return self.state == "checkpointed" and bool(self.stopped)
 
+    @property
+    def words(self) -> List[str]:
+        """What the operator has to know of it."""
+        if self.stopped == "other" and self.state in ("running", "locked"):
+            return [*self.notes, f"it is stopped, as it was found: kill -CONT {self.pid} lets it run"]
+        return self.notes
+
     def saw(self, view: _plan.View) -> None:
         """What the process was before anything is done."""
         self.view = view
@@ -193,7 +200,7 @@ def result(subject: Subject, gpus: Sequence[GpuSnapshot], full_command: bool) ->
             if subject.seconds.get(step) and subject.total_bytes
         },
         "findings": [finding.id for finding in subject.findings],
-        "warnings": list(subject.notes),
+        "warnings": list(subject.words),
     }
     if full_command:
         shown["command"] = list(subject.process.command)

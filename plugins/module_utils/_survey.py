@@ -182,6 +182,13 @@ class Survey:
             uid=os.geteuid(),
             reserved=reserved,
             criu=self.criu,
+            left_stopped={
+                subject.pid: subject.operation.run_id
+                for subject in subjects
+                if subject.operation is not None
+                and subject.operation.stopped_by == "other"
+                and subject.operation.status in ("done", "undone")
+            },
         )
         foreign = [_findings.traced(subject) for subject in subjects if _is_traced_by_others(subject)]
         return (*foreign, *evaluate(context, self._allow))

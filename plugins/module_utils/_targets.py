@@ -89,10 +89,8 @@ def _check(
 def _remembered_words(pid: int, remembered: Sequence[Operation]) -> str:
     for operation in remembered:
         if operation.identity.pid == pid:
-            return (
-                f"The journal knows it: {operation.executable} was {operation.status} at step {operation.step} of run "
-                f"{operation.run_id}, and has ended since."
-            )
+            done = "suspended it" if operation.status == "suspended" else f"came to its step {operation.step} with it"
+            return f"The journal knows it: {operation.executable}. Run {operation.run_id} {done}; it has ended since."
     return "Name processes that run on this host."
 
 

@@ -698,6 +698,11 @@ def prepare(options: ImageOptions, resources: ExitStack) -> Union[ImageEngine, A
     return ImageEngine(options, backend, criu, journal, gpus.read)
 
 
+def _warn(module: AnsibleModule, engine: Union[ImageEngine, Absent, None]) -> None:
+    for warning in _image_report.warnings(engine):
+        module.warn(warning)
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec=ARGUMENTS,
@@ -724,10 +729,10 @@ def main() -> None:
         Refused,
         Failed,
     ) as error:
+        _warn(module, engine)
         module.fail_json(msg=str(error), **_image_report.report(engine, time.monotonic() - began))
     else:
-        for warning in engine.warnings:
-            module.warn(warning)
+        _warn(module, engine)
         module.exit_json(**_image_report.report(engine, time.monotonic() - began))
 
 

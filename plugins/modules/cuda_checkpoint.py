@@ -745,6 +745,11 @@ def options_of(params: Mapping[str, Any], check: bool) -> _arguments.Options:
     )
 
 
+def _warn(module: AnsibleModule, engine: Optional[Engine]) -> None:
+    for warning in _report.warnings(engine):
+        module.warn(warning)
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec=ARGUMENTS,
@@ -776,10 +781,10 @@ def main() -> None:
         Refused,
         Failed,
     ) as error:
+        _warn(module, engine)
         module.fail_json(msg=str(error), **_report.report(engine, time.monotonic() - began))
     else:
-        for warning in engine.warnings:
-            module.warn(warning)
+        _warn(module, engine)
         module.exit_json(**_report.report(engine, time.monotonic() - began))
 
 

@@ -6,8 +6,6 @@ too late."""
 
 from __future__ import annotations
 
-import time
-
 from tests.system.lab import Job, Lab, Workload
 from tests.system.playing import Play, cuda, info
 
@@ -100,7 +98,6 @@ def test_an_answer_that_comes_too_late_is_unknown_and_the_next_run_carries_on(la
     """A checkpoint of two seconds with a patience of half a second; then the same for the way back."""
     job, other = lab.start(Workload(rate=16, vram=32), Workload())
     pids = [job.pid, other.pid]
-    before = time.monotonic()
     (late,) = lab.play(cuda("checkpointed", pids, step_timeout=0.5, rollback=False))
     assert late.failed
     late.says(f"PID {job.pid}", "no answer of the driver within 0.5 s", "Run the task again")
@@ -115,7 +112,6 @@ def test_an_answer_that_comes_too_late_is_unknown_and_the_next_run_carries_on(la
     assert late.processes[other.pid]["after"] == "running"
     (carried_on,) = lab.play(cuda("running", pids))
     assert carried_on.ok().each("after") == ["running"] * 2
-    assert time.monotonic() - before < 30
 
 
 def test_a_late_answer_takes_the_others_back(lab: Lab) -> None:

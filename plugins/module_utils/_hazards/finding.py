@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
 
@@ -47,6 +47,19 @@ class Finding:
     def allowed(self) -> "Finding":
         """The same, as something that the operator knows and accepts."""
         return replace(self, severity=WARNING)
+
+
+def warning_lines(findings: Sequence[Finding]) -> List[str]:
+    """For the operator's screen: each kind of warning once, with what it was seen on first and how often again."""
+    kinds: Dict[str, List[Finding]] = {}
+    for finding in findings:
+        if finding.severity == WARNING:
+            kinds.setdefault(finding.id, []).append(finding)
+    return [
+        f"{identifier}: {found[0].message()}"
+        + (f" The same of {len(found) - 1} more: see findings." * (len(found) > 1))
+        for identifier, found in kinds.items()
+    ]
 
 
 def _sentence(text: str) -> str:

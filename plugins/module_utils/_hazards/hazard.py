@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import field
 from typing import ClassVar, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._around import Ties
@@ -39,6 +40,7 @@ class Context:
     is unknown as a whole. For "resume": what they held, by the GPU that they shall come back to.
     parked_by_us: PIDs that are stopped or traced by our own worker. uid: of the caller, effective.
     reserved: GPU UUID -> bytes that others have claimed. criu: version of the one that is to dump, () for unknown.
+    left_stopped: PID -> the last run that found it stopped by somebody else and left it so.
     """
 
     snapshot: Snapshot
@@ -49,6 +51,7 @@ class Context:
     uid: int
     reserved: Mapping[str, int]
     criu: Tuple[int, ...] = ()
+    left_stopped: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def processes(self) -> Tuple[ProcessSnapshot, ...]:

@@ -43,9 +43,15 @@ class StoppedOrFrozen(ProcessHazard):
         if ours:
             return None
         if process.state == "T":
+            run = context.left_stopped.get(process.pid)
             return self.finding(
                 name_of(process),
-                "it is stopped (State: T), and not by us: a SIGSTOP, a job control stop, or a scheduler's suspend",
+                "it is stopped (State: T), and not by us: "
+                + (
+                    "a SIGSTOP, a job control stop, or a scheduler's suspend"
+                    if run is None
+                    else f"run {run} found it stopped by somebody else, and left it so"
+                ),
                 _HANGS,
                 "Continue it (kill -CONT), or consent that it is continued for the lock only and stopped again",
                 process.pid,

@@ -7,14 +7,16 @@ import os
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _arguments
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._arguments import ArgumentError, Wanted
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._engine import ALLOW
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import list_processes
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Operation
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import Identity, list_processes
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._snapshot import Snapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._targets import check_targets, own_ancestors
 from tests.unit.plugins.engine.helpers import FIRST_PID, PaperHost
@@ -127,6 +129,22 @@ class TestTargets:
             os._exit(0)
         os.waitpid(pid, 0)
         assert f"there is no process {pid}" in self.refuse(pid, self.snapshot(pid))
+
+    @pytest.mark.parametrize(
+        "status, words",
+        [
+            ("suspended", "Run shift suspended it; it has ended"),
+            ("failed", "Run shift came to its step seize with it;"),
+        ],
+    )
+    def test_one_that_the_journal_knows(self, status: str, words: str) -> None:
+        known = SimpleNamespace(
+            identity=Identity(4194304, 1, "b"), executable="/bin/job", run_id="shift", status=status, step="seize"
+        )
+        with pytest.raises(
+            ArgumentError, match=f"there is no process 4194304. The journal knows it: /bin/job. {words}"
+        ):
+            check_targets([Wanted(4194304)], self.snapshot(), [cast(Operation, known)], own_ancestors())
 
     def test_zombie(self) -> None:
         pid = os.fork()

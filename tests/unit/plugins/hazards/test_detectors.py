@@ -348,6 +348,17 @@ def test_a_tracing_stop_whose_tracer_can_not_be_seen() -> None:
     assert blocking(evaluate(context(taken, parked=True))) == []
 
 
+def test_one_that_a_run_left_stopped_as_it_was_found() -> None:
+    taken = recording("stopped")
+    (pid,) = taken.targets
+    found = evaluate(replace(context(taken), left_stopped={pid: "night-shift"}))
+    assert (
+        "run night-shift found it stopped by somebody else, and left it so"
+        in the_only(found, "stopped_or_frozen").evidence
+    )
+    assert "night-shift" not in the_only(evaluate(context(taken)), "stopped_or_frozen").evidence
+
+
 def test_frozen_holds_for_parked_ones_too() -> None:
     found = evaluate(context(recording("frozen"), parked=True))
     finding = the_only(found, "stopped_or_frozen")

@@ -12,8 +12,13 @@ import pytest
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _findings
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import HAZARDS, OPTIONS, evaluate
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.finding import DOCS, Finding
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.finding import (
+    DOCS,
+    Finding,
+    warning_lines,
+)
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazard import LIVE, comma, names_of, size
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import grouped
 from tests.unit.plugins.hazards.helpers import SETS, context, recording, target, the_only
 from tests.unit.plugins.hazards.test_recordings import TAKEN
 
@@ -154,6 +159,18 @@ def test_sizes_and_lists() -> None:
 def test_a_sentence_gets_one_full_stop() -> None:
     finding = Finding("x", "blocking", "This host", "seen.", "Why?", "Do it", "mig", "", None)
     assert finding.message() == "This host: seen. Why? Do it. Override: allow: [mig]."
+
+
+def test_the_screen_gets_each_kind_of_warning_once() -> None:
+    def of(pid: int, identifier: str, severity: str = "warning") -> Finding:
+        return Finding(identifier, severity, f"PID {pid}", "seen", "why", "do it", "mig", "", pid)
+
+    assert warning_lines([]) == []
+    assert warning_lines([of(1, "mig"), of(2, "mig", "blocking"), of(3, "vram_short"), of(4, "mig"), of(5, "mig")]) == [
+        "mig: PID 1: seen. why. do it. The same of 2 more: see findings.",
+        "vram_short: PID 3: seen. why. do it.",
+    ]
+    assert grouped([("PID 1", "late"), ("PID 2", "gone"), ("PID 3", "late")]) == ["PID 1, PID 3: late", "PID 2: gone"]
 
 
 def test_sets_are_there() -> None:
