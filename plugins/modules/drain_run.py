@@ -177,6 +177,11 @@ notify:
   type: list
   elements: str
   sample: []
+phase:
+  description: The phase that the record has the host in now. In check mode, the one that was told; empty for a hook.
+  returned: with O(event=host)
+  type: str
+  sample: suspending
 plan:
   description: >-
     The plan. C(hosts) with batch, mode, processes, bytes, seconds and what speaks against it; C(batches); C(totals).

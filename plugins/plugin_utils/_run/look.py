@@ -39,7 +39,8 @@ def status(name: str, told: Mapping[str, Any], life: str) -> str:
             return f"{name} no drain{_single(told)}"
         at = last.get("closed") or last.get("since")
         ended = f"; last {last.get('run_id')} {last['phase']}{f' at {words.clock(float(at))}' if at else ''}"
-        return f"{name} no drain{ended}{_single(told)}"
+        why = f"; {_failure(last)}" if last["phase"] == record.UNDONE_PHASE and last.get("failures") else ""
+        return f"{name} no drain{ended}{why}{_single(told)}"
     who = str(row.get("controller") or "").split(" ")
     by = f", {who[1]}@{who[0]}{f', {life}' if life else ''}" if len(who) > 1 else ""
     states = [str(one.get("state")) for one in row.get("processes") or ()]
@@ -54,7 +55,7 @@ def status(name: str, told: Mapping[str, Any], life: str) -> str:
     if row.get("lost"):
         parts.append("LOST " + ", ".join(f"{one.get('what')} ({one.get('why')})" for one in row["lost"]))
     if row.get("message"):
-        parts.append(f"failed: {row['message']}")
+        parts.append(_failure(row) if row.get("failures") else f"failed: {row['message']}")
     return "; ".join([*parts, f"next: {following(row, life)}"])
 
 
@@ -130,6 +131,13 @@ def suspended_alone(told: Mapping[str, Any]) -> Tuple[Tuple[int, str], ...]:
         if one.get("state") not in (None, "", "running"):
             found.append((int(one["pid"]), str(one.get("run_id") or "")))
     return tuple(found)
+
+
+def _failure(row: Mapping[str, Any]) -> str:
+    """Those of the last attempt that failed, each under the phase in which it happened."""
+    last = row["failures"][-1]["attempt"]
+    mine = [one for one in row["failures"] if one["attempt"] == last]
+    return "; ".join(f"failed in {one['phase']} at {words.clock(float(one['at']))}: {one['message']}" for one in mine)
 
 
 def _single(told: Mapping[str, Any]) -> str:

@@ -48,6 +48,20 @@ def test_a_line_says_what_failed_and_what_is_lost() -> None:
     assert "gpu_drain_accept_loss: true" in line
 
 
+FAILED = [{"phase": "suspending", "attempt": 2, "at": 3.0, "message": "Look: no room"}]
+
+
+def test_a_failure_is_told_under_the_phase_in_which_it_happened() -> None:
+    line = look.status("h1", told("undoing", message="no room", failures=FAILED), "dead")
+    assert "; failed in suspending at 1970-01-01 00:00:03Z: Look: no room; next: " in line
+    assert "failed" not in look.status("h1", told("maintenance", failures=FAILED), "dead"), "that was settled since"
+    assert look.status("h1", told("undone", closed=60.0, message="no room", failures=FAILED), "dead") == (
+        "h1 no drain; last r1 undone at 1970-01-01 00:01:00Z; failed in suspending at 1970-01-01 00:00:03Z: "
+        "Look: no room"
+    )
+    assert "failed" not in look.status("h1", told("released", closed=60.0, failures=FAILED), "dead")
+
+
 def test_a_host_that_no_drain_has() -> None:
     assert look.status("h1", {"drain": None, "cuda": []}, "") == "h1 no drain"
     assert (
