@@ -180,6 +180,10 @@ class Events:
         self._notify_from(place, arguments["run"], "failed")
         return {"failed": True, "msg": f"{message} {after.next}".strip()}
 
+    def controller(self, _arguments: Arguments) -> Told:
+        """For who suspends or restores without a run."""
+        return {"controller": controller.text(controller.of_parent(self.around.parent))}
+
     def end_batch(self, arguments: Arguments) -> Told:
         if self.around.check:
             return {}

@@ -97,6 +97,13 @@ def finish(fleet: Fleet, run: Mapping[str, Any], *names: str) -> None:
     fleet.tell("end_batch", names[0], names, run=run)
 
 
+def test_who_runs_it_is_told_without_a_run(fleet: Fleet) -> None:
+    told = fleet.tell("controller")
+    assert not problems("drain_run", told)
+    assert controller.parsed(told["controller"]) == controller.of_parent(os.getpid())
+    assert list(fleet.directory.iterdir()) == []
+
+
 def test_a_run_from_its_begin_to_its_end(fleet: Fleet) -> None:
     run = fleet.tell("begin")
     assert not problems("drain_run", run)

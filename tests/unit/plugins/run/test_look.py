@@ -131,6 +131,16 @@ def test_a_suspend_on_purpose_is_no_accident() -> None:
     assert "gpufleet.checkpoint.restore" in decision.why
 
 
+def test_who_suspended_it_by_itself_is_told_and_is_not_waited_for() -> None:
+    line = look.status("h1", told("suspended", kind="suspend"), "elsewhere")
+    assert "run r1 (attempt 2, admin@control); " in line
+    assert line.endswith("next: gpufleet.checkpoint.restore brings its processes back")
+    assert "suspended on purpose" in look.recover(told("suspended", kind="suspend"), "elsewhere").why
+    half = look.status("h1", told("restoring", kind="suspend"), "elsewhere")
+    assert "(attempt 2, admin@control, elsewhere)" in half
+    assert "gpufleet.checkpoint.restore with gpu_restore_take_over: r1, once its controller is known to be dead" in half
+
+
 def test_what_single_tasks_suspended_is_named_with_the_task_that_resumes_it() -> None:
     decision = look.recover({"drain": None, "cuda": [{"pid": 7, "state": "checkpointed", "run_id": "x"}]}, "")
     assert decision.do == REPORT
