@@ -166,6 +166,11 @@ def controller_host(controller: str) -> str:
     return controller.partition(" ")[0]
 
 
+def at_rest(row: Drain) -> bool:
+    """Suspended by itself: whoever did that has nothing more to do there, and anybody may bring it back."""
+    return row.kind == "suspend" and row.phase == SUSPENDED
+
+
 # Who may have the host
 
 
@@ -207,6 +212,8 @@ def _check_controller(ask: Ask, row: Drain, since: float) -> None:
     if not ask.controller or not row.controller or ask.take_over == row.run_id:
         return
     if controller_host(ask.controller) != controller_host(row.controller):
+        if at_rest(row):
+            return
         raise _held(ask, row, since)
     if ask.attempt == row.attempt and ask.controller != row.controller:
         raise DrainError(

@@ -44,7 +44,7 @@ _BEFORE = (_drain.CLAIMED, _drain.SUSPENDING, _drain.MAINTENANCE, _drain.RESTORI
 
 @dataclass(frozen=True)
 class Options:
-    """Those of the module. mode: "" where none was given; select, scheduler, message: None where none was."""
+    """Those of the module. mode: "" where none was given; select, scheduler, message, failure: None where none was."""
 
     ask: Ask
     mode: str
@@ -54,6 +54,7 @@ class Options:
     hold_packages: bool
     scheduler: Optional[Mapping[str, Any]]
     message: Optional[str]
+    failure: Optional[str] = None
 
 
 class Call:
@@ -89,7 +90,7 @@ class Call:
         fresh = parse_run_id(None)
         claim = _drain.claim(self._ask, self.drains.find(self._ask.run_id), fresh)
         self._take(claim.row)
-        if claim.settled or claim.nothing:
+        if claim.settled or claim.nothing or self._only_told(claim):
             self._settled(claim)
             return
         self._check_wishes(claim)
@@ -114,6 +115,10 @@ class Call:
         self.row = row
         self.before = row.phase if row is not None else ""
         self.packages_before = tuple(_drain.packages_of(row.packages)["held"]) if row is not None else ()
+
+    def _only_told(self, claim: Claim) -> bool:
+        """A failure is told of a drain that has ended meanwhile: that begins no other one."""
+        return self._options.failure is not None and claim.row is None
 
     def _settled(self, claim: Claim) -> None:
         """Nothing is written any more; or, in check mode, what comes before is not there."""
@@ -171,7 +176,7 @@ class Call:
         """Under the lock, all of it again: what was looked at before may be old. True: to another phase."""
         with self.drains.lock() as change:
             claim = _drain.claim(self._ask, change.find(self._ask.run_id), fresh)
-            if claim.settled or claim.nothing:
+            if claim.settled or claim.nothing or self._only_told(claim):
                 raise DrainError(
                     f"run {claim.run_id}",
                     "its drain of this host has ended in this moment",
@@ -189,6 +194,8 @@ class Call:
             if self._ask.phase in _drain.BEGINNINGS and row.phase == _drain.CLAIMED:
                 values.update(self._wishes(row, claim.runs))
             self.row = change.update(row.id, **values)
+            if self._options.failure:
+                self.row = change.fail(row.id, self._options.failure)
             if moves and self._ask.phase in _BEFORE:
                 message = self._options.message or ""
                 self.row = change.reach(row.id, self._ask.phase, self.boot_id, message)
@@ -302,8 +309,9 @@ class Call:
     def _note_failure(self, text: str) -> None:
         if not self._stored or self._ask.check:
             return
+        mine = self._held
         try:
-            self._update(message=text)
+            self._write(lambda change: change.fail(mine.id, text))
         except DrainError:
             return  # its own row is somebody else's now
 

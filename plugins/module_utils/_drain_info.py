@@ -50,8 +50,9 @@ def _shown(journal: Journal, drains: Drains, row: Drain, scene: Scene) -> Dict[s
     if row.phase in (_drain.SUSPENDED, _drain.MAINTENANCE):
         holders = read_holders(guards(journal))
     findings = _drain_findings.of(verdict, holders, row.declares)
+    timeline, failures = drains.timeline(row.id), drains.failures(row.id)
     return _drain_report.drain(
-        row, row.phase, read_boot_id(), verdict, scene.images, holders, drains.timeline(row.id), findings
+        row, row.phase, read_boot_id(), verdict, scene.images, holders, timeline, failures, findings
     )
 
 

@@ -13,7 +13,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._device_holder
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._drain import Drain
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._drain_engine import Call, identity_dict
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._drain_judge import ImageSeen, Verdict
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._drain_rows import PhaseRecord
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._drain_rows import FailureRecord, PhaseRecord
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.finding import Finding
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import printable
 
@@ -26,6 +26,7 @@ def drain(
     images: Sequence[ImageSeen],
     holders: Sequence[DeviceHolder],
     timeline: Sequence[PhaseRecord],
+    failures: Sequence[FailureRecord],
     findings: Sequence[Finding],
 ) -> Dict[str, Any]:
     """row: None for a host that has no such drain."""
@@ -67,6 +68,7 @@ def drain(
         "packages": _drain.packages_of(row.packages if row else {}),
         "scheduler": dict(row.scheduler) if row else {},
         "timeline": [asdict(one) for one in timeline],
+        "failures": [asdict(one) for one in failures],
         "findings": [one.as_dict() for one in findings],
     }
 
@@ -75,8 +77,9 @@ def of_call(call: Call) -> Dict[str, Any]:
     """Also of one that failed: as far as it has come."""
     row = call.row
     timeline: Tuple[PhaseRecord, ...] = call.drains.timeline(row.id) if row is not None and row.id else ()
+    failures: Tuple[FailureRecord, ...] = call.drains.failures(row.id) if row is not None and row.id else ()
     images = call.scene.images if call.scene is not None else ()
-    return drain(row, call.before, call.boot_id, call.verdict, images, call.holders, timeline, call.findings)
+    return drain(row, call.before, call.boot_id, call.verdict, images, call.holders, timeline, failures, call.findings)
 
 
 def difference(call: Call) -> Dict[str, str]:

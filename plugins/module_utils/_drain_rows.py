@@ -34,6 +34,16 @@ class PhaseRecord:
     message: str
 
 
+@dataclass(frozen=True)
+class FailureRecord:
+    """What failed in a phase. at: when it was told, in seconds since the epoch."""
+
+    phase: str
+    attempt: int
+    at: float
+    message: str
+
+
 class Drains:
     """The tables of drains. Every method may raise JournalError; what raised was not done."""
 
@@ -71,6 +81,13 @@ class Drains:
         return tuple(
             PhaseRecord(row["phase"], row["attempt"], row["at"], row["boot_id"], row["message"]) for row in rows
         )
+
+    def failures(self, drain: int) -> Tuple[FailureRecord, ...]:
+        """In their order."""
+        if not self._file.has_table("drain_failures"):
+            return ()
+        rows = self._file.read("SELECT * FROM drain_failures WHERE drain = ? ORDER BY id", (drain,))
+        return tuple(FailureRecord(row["phase"], row["attempt"], row["at"], row["message"]) for row in rows)
 
     @contextmanager
     def lock(self) -> Iterator[Change]:
@@ -153,6 +170,22 @@ class Change:
         row = self.get(drain)
         self._record(drain, phase, row.attempt, boot_id, message)
         return row
+
+    def fail(self, drain: int, message: str) -> Drain:
+        """What failed, under the phase that the drain is in. What was told of it before in fewer words is told anew."""
+        row = self.get(drain)
+        last = self._connection.execute(
+            "SELECT * FROM drain_failures WHERE drain = ? ORDER BY id DESC LIMIT 1", (drain,)
+        ).fetchone()
+        same = last is not None and (last["phase"], last["attempt"]) == (row.phase, row.attempt)
+        if same and message.endswith(last["message"]):
+            self._connection.execute("UPDATE drain_failures SET message = ? WHERE id = ?", (message, last["id"]))
+        else:
+            self._connection.execute(
+                "INSERT INTO drain_failures (drain, phase, attempt, at, message) VALUES (?, ?, ?, ?, ?)",
+                (drain, row.phase, row.attempt, self._now, message),
+            )
+        return self.update(drain, message=message)
 
     def _set(self, drain: int, columns: Mapping[str, object]) -> None:
         cursor = self._connection.execute(

@@ -160,4 +160,15 @@ SCRIPTS: Tuple[Tuple[str, ...], ...] = (
         )""",
         "CREATE INDEX drain_phases_by_drain ON drain_phases (drain)",
     ),
+    (
+        """CREATE TABLE drain_failures (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            drain INTEGER NOT NULL REFERENCES drains (id) ON DELETE CASCADE,
+            phase TEXT NOT NULL,
+            attempt INTEGER NOT NULL,
+            at REAL NOT NULL,
+            message TEXT NOT NULL
+        )""",
+        "CREATE INDEX drain_failures_by_drain ON drain_failures (drain)",
+    ),
 )

@@ -49,6 +49,9 @@ options:
         A batch begins. Its first task, with C(run_once) and C(any_errors_fatal). It fails if the run has to stop.
       host: A phase, a hook or a check of the host began, or with O(ended=true) is over.
       failed: The host failed. With O(ended=true) it is the last word about it, and the task fails with it.
+      controller: >-
+        Who runs this playbook, in RV(controller), for M(gpufleet.checkpoint.gpu_drain). Nothing is written, and no run
+        is begun.
       end_batch: A batch is over. Its last task, with C(run_once).
       finished: A host that was finished before was looked at again. O(data) is what was seen.
       plan: Each host was looked at, and nothing changed. With C(run_once).
@@ -135,7 +138,7 @@ slice:
   sample: 1
 controller:
   description: Who runs the attempt, for M(gpufleet.checkpoint.gpu_drain).
-  returned: with O(event=begin)
+  returned: with O(event=begin) and O(event=controller)
   type: str
   sample: "control1 admin 4711:1893412:0d5b6e1f-58e1-4b3c-9a3e-0b9d3f0a7c11"
 resumed:
@@ -177,6 +180,11 @@ notify:
   type: list
   elements: str
   sample: []
+phase:
+  description: The phase that the record has the host in now. In check mode, the one that was told; empty for a hook.
+  returned: with O(event=host)
+  type: str
+  sample: suspending
 plan:
   description: >-
     The plan. C(hosts) with batch, mode, processes, bytes, seconds and what speaks against it; C(batches); C(totals).
@@ -208,7 +216,18 @@ ARGUMENTS = {
     "event": {
         "type": "str",
         "required": True,
-        "choices": ["begin", "batch", "host", "failed", "end_batch", "finished", "plan", "status", "recover"],
+        "choices": [
+            "begin",
+            "batch",
+            "host",
+            "failed",
+            "controller",
+            "end_batch",
+            "finished",
+            "plan",
+            "status",
+            "recover",
+        ],
     },
     "run": {"type": "dict", "default": {}},
     "what": {"type": "str", "default": ""},

@@ -122,8 +122,15 @@ options:
     type: dict
   note:
     description:
-      - What to write down of a failure, or of what is going on. It does not change the phase, and is returned as
-        RV(message) until the next phase is reached.
+      - What to write down of what is going on. It does not change the phase, and is returned as RV(message) until the
+        next phase is reached.
+    type: str
+  failure:
+    description:
+      - What has failed. It is written down with the time under the phase that the host is in, is returned in
+        RV(failures) for good, and as RV(message) until the next phase is reached. What this module itself fails with
+        is written down the same way.
+      - With O(phase=claimed) nothing else is changed, and a host whose drain has ended is not claimed anew.
     type: str
   take_over:
     description:
@@ -514,6 +521,32 @@ timeline:
       returned: when the options are valid
       type: str
       sample: ""
+failures:
+  description: What has failed, the oldest first, each under the phase that the host was in.
+  returned: when the options are valid
+  type: list
+  elements: dict
+  contains:
+    phase:
+      description: The phase.
+      returned: when the options are valid
+      type: str
+      sample: suspending
+    attempt:
+      description: The attempt.
+      returned: when the options are valid
+      type: int
+      sample: 1
+    at:
+      description: When it was told, in seconds since the epoch.
+      returned: when the options are valid
+      type: float
+      sample: 1795917703.75
+    message:
+      description: What failed, and why.
+      returned: when the options are valid
+      type: str
+      sample: "Look at what speaks against it: PID 4711 (python3.12) has 3.0 GiB of managed memory"
 findings:
   description: What keeps the host from the phase, or should be known.
   returned: when the options are valid
@@ -632,6 +665,7 @@ ARGUMENTS = {
     "hold_packages": {"type": "bool", "default": False},
     "scheduler": {"type": "dict"},
     "note": {"type": "str"},
+    "failure": {"type": "str"},
     "take_over": {"type": "str", "default": ""},
     "accept_loss": {"type": "bool", "default": False},
     "journal": {"type": "path", "default": "/var/lib/gpufleet/checkpoint.db"},
@@ -668,6 +702,7 @@ def options_of(params: Mapping[str, Any], check: bool) -> Options:
         hold_packages=params["hold_packages"],
         scheduler=params["scheduler"],
         message=params["note"],
+        failure=params["failure"],
     )
 
 

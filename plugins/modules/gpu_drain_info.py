@@ -367,6 +367,32 @@ drain:
           returned: when there is one
           type: str
           sample: ""
+    failures:
+      description: What has failed, the oldest first, each under the phase that the host was in.
+      returned: when there is one
+      type: list
+      elements: dict
+      contains:
+        phase:
+          description: The phase.
+          returned: when there is one
+          type: str
+          sample: suspending
+        attempt:
+          description: The attempt.
+          returned: when there is one
+          type: int
+          sample: 1
+        at:
+          description: When it was told, in seconds since the epoch.
+          returned: when there is one
+          type: float
+          sample: 1795917703.75
+        message:
+          description: What failed, and why.
+          returned: when there is one
+          type: str
+          sample: "Look at what speaks against it: PID 4711 (python3.12) has 3.0 GiB of managed memory"
     findings:
       description: What keeps the host from the phase, or should be known.
       returned: when there is one

@@ -105,6 +105,7 @@ class Drain:
     """One ansible-playbook of the collection.
 
     host_vars: variables by host, as an inventory would have them. collections: where the collection is installed.
+    controller: name of the machine that it believes to run on; this one's without it.
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class Drain:
         host_vars: Mapping[str, Mapping[str, object]] | None = None,
         point: Point | None = None,
         collections: Path | None = None,
+        controller: str = "",
     ) -> None:
         self.runs = runs
         self.point = point
@@ -148,9 +150,12 @@ class Drain:
             more["KILL_REACHED"] = str(self.reached)
         more["ANSIBLE_CALLBACKS_ENABLED"] = callbacks
         more["ANSIBLE_CALLBACK_PLUGINS"] = f"{ROOT / 'tests/system/callback_plugins'}:{HERE / 'callback_plugins'}"
+        # Each of them is the same process after it.
+        named = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', controller] if controller else []
         with self.log.open("wb") as output:
             self.process = subprocess.Popen(
                 [
+                    *named,
                     str(Path(sys.executable).with_name("ansible-playbook")),
                     *("-i", str(fleet.inventory), "-i", str(own), "--limit", limit),
                     *("--extra-vars", json.dumps(told)),

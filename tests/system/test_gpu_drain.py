@@ -203,6 +203,7 @@ def test_what_is_not_suspended_is_not_called_so(lab: Lab) -> None:
         drain("suspending"),
         cuda("checkpointed", [first.pid], run_id="r1"),
         drain("suspended"),
+        drain("claimed", failure="Prove it: no room"),
         drain("undone"),
         suspend(),
         shell(f"pkill -9 -x gpufleet-hold; sleep 0.3; kill -CONT {second.pid}"),
@@ -219,9 +220,15 @@ def test_what_is_not_suspended_is_not_called_so(lab: Lab) -> None:
         drain("released"),
         cuda("running", [foreign.pid], run_id="somebody"),
     ]
-    _one, early, hasty, loose, told, good, undoing, released, restoring, not_yet, restored, done = of(lab.play(*tasks))
+    _one, early, failed, hasty, loose, told, good, undoing, released, restoring, not_yet, restored, done = of(
+        lab.play(*tasks)
+    )
     early.refused(f"PID {second.pid} (/usr/local/bin/gpusim-workload) runs with its GPU", "Run the same command again")
     assert early.data["phase"] == "suspending" and early.data["message"] in early.msg
+    assert [(one["phase"], one["message"]) for one in early.data["failures"]] == [("suspending", early.msg)]
+    failed.ok(changed=False)
+    assert (failed.data["phase"], failed.data["message"]) == ("suspending", "Prove it: no room")
+    assert [one["message"] for one in failed.data["failures"]] == [early.msg, "Prove it: no room"]
     hasty.refused("it is at suspending, and undone was asked for")
     loose.refused(f"PID {second.pid} (/usr/local/bin/gpusim-workload) is suspended, but its threads run")
     loose_now = {one["pid"]: one["state"] for one in told.data["cuda"]}
@@ -238,6 +245,13 @@ def test_what_is_not_suspended_is_not_called_so(lab: Lab) -> None:
     restored.ok(changed=True)
     done.ok(changed=True)
     assert done.data["message"] == ""
+
+
+def test_a_failure_that_is_told_of_a_drain_that_has_ended_begins_no_other_one(lab: Lab) -> None:
+    phases = ("claimed", "undoing", "undone")
+    (*_before, late, told) = of(lab.play(*map(drain, phases), drain("claimed", failure="too late"), info()))
+    late.ok(changed=False)
+    assert (told.data["drain"]["phase"], told.data["drain"]["failures"]) == ("undone", [])
 
 
 def test_one_run_at_a_time_and_one_attempt_of_it(lab: Lab) -> None:

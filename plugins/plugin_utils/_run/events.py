@@ -9,6 +9,7 @@ import os
 import secrets
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run import (
@@ -81,9 +82,8 @@ class Events:
             self.warnings.append(KEEPALIVE)
         base = os.path.abspath(os.path.expanduser(asked.directory))
         me = controller.of_parent(around.parent)
-        begun = state.begin(asked, self._known(base, asked), me, controller.alive, self.now, made_up(self.now))
+        begun, place = self._begin(base, asked, me)
         self.warnings += begun.said
-        place = Directory(os.path.join(base, begun.run.run_id))
         told: Told = {
             "run_id": begun.run.run_id,
             "attempt": begun.attempt.attempt,
@@ -100,8 +100,6 @@ class Events:
         }
         if around.check:
             return told
-        place.create()
-        place.change_run(lambda before: _begun(before, begun))
         report = reporting.write(place, self.now, begun.attempt)
         self._notify(asked.notify, "begin", begun.run, place.hosts(), report)
         what = "goes on" if begun.resumed else "begins"
@@ -139,11 +137,11 @@ class Events:
         return {"msg": f"Batch {number}: {words.names(list(around.batch))}"}
 
     def host(self, arguments: Arguments) -> Told:
-        if self.around.check or not arguments["run"].get("directory"):
-            return {}
-        place, fence = self._fence(arguments["run"])
         data = plain(arguments["data"])
         what, ended = arguments["what"], arguments["ended"]
+        if self.around.check or not arguments["run"].get("directory"):
+            return {"phase": record.phase_of(what, data)}
+        place, fence = self._fence(arguments["run"])
 
         def change(host: Host) -> Host:
             preflight = data.pop("preflight", None)
@@ -151,9 +149,9 @@ class Events:
                 host = record.event(host, "preflight", self.now, preflight, ended=True)
             return record.event(host, what, self.now, data, ended)
 
-        place.change_host(self.around.host, change, fence)
+        after = place.change_host(self.around.host, change, fence)
         reporting.write_sometimes(place, self.now, fence)
-        return {}
+        return {"phase": after.phase}
 
     def failed(self, arguments: Arguments) -> Told:
         """The last word about a host; before it, with `ended` false, a first one that does not end the task."""
@@ -172,7 +170,7 @@ class Events:
                 host = record.event(host, "preflight", self.now, {"findings": data["findings"]}, ended=True)
             if data.get("lost") and host.phase:
                 host = record.event(host, host.phase, self.now, {"lost": data["lost"]})
-            after = record.failed(host, self.now, message, "")
+            after = record.failed(host, self.now, message, "", str(data.get("undo") or ""))
             return replace(after, next=words.of_host(after))
 
         after = place.change_host(host_name, change, fence)
@@ -181,6 +179,10 @@ class Events:
         reporting.write(place, self.now, fence)
         self._notify_from(place, arguments["run"], "failed")
         return {"failed": True, "msg": f"{message} {after.next}".strip()}
+
+    def controller(self, _arguments: Arguments) -> Told:
+        """For who suspends or restores without a run."""
+        return {"controller": controller.text(controller.of_parent(self.around.parent))}
 
     def end_batch(self, arguments: Arguments) -> Told:
         if self.around.check:
@@ -219,6 +221,22 @@ class Events:
             place, fence = self._fence(arguments["run"])
             place.change_host(self.around.host, lambda host: record.failed(host, self.now, told, words.RECOVER), fence)
         return {"failed": True, "msg": told}
+
+    def _begin(self, base: str, asked: state.Wanted, me: record.Controller) -> Tuple[state.Begun, Directory]:
+        """Slices are started at the same moment: where another one was faster, once more with what it has written."""
+        for left in reversed(range(asked.slices)):
+            begun = state.begin(asked, self._known(base, asked), me, controller.alive, self.now, made_up(self.now))
+            place = Directory(os.path.join(base, begun.run.run_id))
+            if self.around.check:
+                break
+            place.create()
+            try:
+                place.change_run(partial(_begun, begun))
+                break
+            except Overtaken as error:
+                if error.slice == asked.slice or not left:
+                    raise
+        return begun, place
 
     def _wanted(self, name: str) -> Mapping[str, Any]:
         found = plain(self.around.hostvars[name].get("gpu_drain_wanted"))
@@ -330,15 +348,23 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _begun(before: Optional[Run], begun: state.Begun) -> Run:
-    """Under the lock of the record: another command may have begun meanwhile."""
-    seen = {(one.attempt, one.slice) for one in begun.run.attempts if one != begun.attempt}
-    there = {(one.attempt, one.slice) for one in before.attempts} if before else set()
-    if any(one not in seen for one in there):
-        raise Refused(
-            f"run {begun.run.run_id}",
+class Overtaken(Refused):
+    """Another command has begun an attempt over `slice` since the record was read."""
+
+    def __init__(self, run_id: str, slice: int) -> None:
+        super().__init__(
+            f"run {run_id}",
             "another command has begun to work on it at this moment",
             "Two playbooks that drive the same hosts would undo each other's work.",
             "Wait for it, and run this again.",
         )
+        self.slice = slice
+
+
+def _begun(begun: state.Begun, before: Optional[Run]) -> Run:
+    """Under the lock of the record: another command may have begun meanwhile."""
+    seen = {(one.attempt, one.slice) for one in begun.run.attempts if one != begun.attempt}
+    new = {one.slice for one in (before.attempts if before else ()) if (one.attempt, one.slice) not in seen}
+    if new:
+        raise Overtaken(begun.run.run_id, begun.attempt.slice if begun.attempt.slice in new else min(new))
     return begun.run

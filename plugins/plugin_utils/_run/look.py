@@ -39,9 +39,11 @@ def status(name: str, told: Mapping[str, Any], life: str) -> str:
             return f"{name} no drain{_single(told)}"
         at = last.get("closed") or last.get("since")
         ended = f"; last {last.get('run_id')} {last['phase']}{f' at {words.clock(float(at))}' if at else ''}"
-        return f"{name} no drain{ended}{_single(told)}"
+        why = f"; {_failure(last)}" if last["phase"] == record.UNDONE_PHASE and last.get("failures") else ""
+        return f"{name} no drain{ended}{why}{_single(told)}"
     who = str(row.get("controller") or "").split(" ")
-    by = f", {who[1]}@{who[0]}{f', {life}' if life else ''}" if len(who) > 1 else ""
+    lives = "" if _at_rest(row) else life
+    by = f", {who[1]}@{who[0]}{f', {lives}' if lives else ''}" if len(who) > 1 else ""
     states = [str(one.get("state")) for one in row.get("processes") or ()]
     unspent = [one for one in row.get("images") or () if one.get("state") == "unspent"]
     since = f" since {words.clock(float(row['since']))}" if row.get("since") else ""
@@ -54,7 +56,7 @@ def status(name: str, told: Mapping[str, Any], life: str) -> str:
     if row.get("lost"):
         parts.append("LOST " + ", ".join(f"{one.get('what')} ({one.get('why')})" for one in row["lost"]))
     if row.get("message"):
-        parts.append(f"failed: {row['message']}")
+        parts.append(_failure(row) if row.get("failures") else f"failed: {row['message']}")
     return "; ".join([*parts, f"next: {following(row, life)}"])
 
 
@@ -65,12 +67,9 @@ def following(row: Mapping[str, Any], life: str) -> str:
         return "wait, its run is at work"
     if row.get("kind") == "suspend":
         if phase in UNDOABLE:
-            return f"the same command again, or {words.RECOVER} takes it back"
-        return f"{RESTORE} brings its processes back"
-    elsewhere = (
-        f" with gpu_drain_take_over: {run}, once its controller is known to be dead" if life == "elsewhere" else ""
-    )
-    same = f"the same command again (gpu_drain_run_id: {run}){elsewhere}"
+            return f"the same command again{_taking(row, life, 'gpu_suspend')}, or {words.RECOVER} takes it back"
+        return f"{RESTORE}{'' if _at_rest(row) else _taking(row, life, 'gpu_restore')} brings its processes back"
+    same = f"the same command again (gpu_drain_run_id: {run}){_taking(row, life, 'gpu_drain')}"
     if phase in UNDOABLE:
         return f"{same}; or {words.RECOVER} takes it back"
     if row.get("lost"):
@@ -78,6 +77,12 @@ def following(row: Mapping[str, Any], life: str) -> str:
     if phase in WAITING:
         return f"{same} repeats the maintenance; or {words.RECOVER} with gpu_drain_maintenance_done: true"
     return f"{same}; or {words.RECOVER} finishes it"
+
+
+def _taking(row: Mapping[str, Any], life: str, role: str) -> str:
+    if life != "elsewhere":
+        return ""
+    return f" with {role}_take_over: {row.get('run_id')}, once its controller is known to be dead"
 
 
 def recover(
@@ -104,6 +109,8 @@ def recover(
         return Decision(REPORT, f"run {run} has it, which is not the one that is meant (gpu_drain_run_id: {run_id})")
     if life == "alive here":
         return Decision(REPORT, f"run {run} is at work on this controller; it is at {phase}")
+    if _at_rest(row):
+        return Decision(REPORT, f"its processes were suspended on purpose (run {run}); {RESTORE} brings them back")
     if life == "elsewhere" and take_over != run:
         return Decision(
             REPORT,
@@ -112,8 +119,6 @@ def recover(
         )
     if phase in UNDOABLE:
         return Decision(UNDO, f"run {run} ended at {phase}: nothing was done to the host that can't be taken back")
-    if row.get("kind") == "suspend" and phase == record.SUSPENDED:
-        return Decision(REPORT, f"its processes were suspended on purpose (run {run}); {RESTORE} brings them back")
     if phase in WAITING and not maintenance_done:
         return Decision(
             REPORT,
@@ -130,6 +135,18 @@ def suspended_alone(told: Mapping[str, Any]) -> Tuple[Tuple[int, str], ...]:
         if one.get("state") not in (None, "", "running"):
             found.append((int(one["pid"]), str(one.get("run_id") or "")))
     return tuple(found)
+
+
+def _failure(row: Mapping[str, Any]) -> str:
+    """Those of the last attempt that failed, each under the phase in which it happened."""
+    last = row["failures"][-1]["attempt"]
+    mine = [one for one in row["failures"] if one["attempt"] == last]
+    return "; ".join(f"failed in {one['phase']} at {words.clock(float(one['at']))}: {one['message']}" for one in mine)
+
+
+def _at_rest(row: Mapping[str, Any]) -> bool:
+    """Suspended by itself: that playbook has ended as it should, and any controller may bring the processes back."""
+    return row.get("kind") == "suspend" and row["phase"] == record.SUSPENDED
 
 
 def _single(told: Mapping[str, Any]) -> str:

@@ -62,7 +62,8 @@ def _steps(run: Run, host: Host, now: float) -> Iterable[str]:
             yield f'</tbody><tbody><tr class="again"><th colspan="4" scope="rowgroup">Attempt {entry.attempt}</th></tr>'
         before = entry.attempt
         inner = "" if entry.phase else " inner"
-        mark = ' <span class="failed">\u2715 failed</span>' if entry.failed else ""
+        when = "" if entry.failed_at is None else f" {axis.clock(entry.failed_at)}"
+        mark = f' <span class="failed">\u2715 failed{shown(when)}</span>' if entry.failed else ""
         yield f'<tr><td class="step{inner}">{shown(entry.what.replace("_", " "))}{mark}</td>'
         yield f'<td class="number">{shown(axis.clock(entry.began))}</td>'
         yield f'<td class="number">{shown(_lasted(span))}</td>'

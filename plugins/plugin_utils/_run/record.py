@@ -142,7 +142,8 @@ class Run:
 @dataclass(frozen=True)
 class Entry:
     """A phase, or a hook or task in it. ended: None while it lasts, and for ever if nobody was left to tell. failed:
-    it ended with a failure, and `text` says which."""
+    something failed in it at `failed_at`, and `text` says what; a phase may last all the same. failed_at: None also
+    where it was not written down."""
 
     what: str
     began: float
@@ -150,6 +151,7 @@ class Entry:
     text: str = ""
     attempt: int = 0
     failed: bool = False
+    failed_at: Optional[float] = None
 
     @property
     def phase(self) -> bool:
@@ -213,13 +215,18 @@ def event(host: Host, what: str, at: float, data: Mapping[str, Any], ended: bool
     if data.get("outcome"):
         known["message"] = said
     after = _with_data(host, known)
-    told = str(data.get("phase") or "")
-    phase = told if told in PHASES else what
-    if phase in PHASES:
+    phase = phase_of(what, data)
+    if phase:
         after = _in_phase(after, phase, at)
     if what not in PHASES:
         after = replace(after, timeline=_hook(after, what, at, said, ended))
     return replace(after, outcome=str(data.get("outcome") or "") or _outcome(after))
+
+
+def phase_of(what: str, data: Mapping[str, Any]) -> str:
+    """The phase that a host is told to be in; "" where none is."""
+    told = str(data.get("phase") or "")
+    return told if told in PHASES else what if what in PHASES else ""
 
 
 def silent(host: Host, message: str) -> Host:
@@ -228,16 +235,19 @@ def silent(host: Host, message: str) -> Host:
     return replace(host, outcome=host.outcome if host.outcome in (UNDONE, LOST) else FAILED, message=message)
 
 
-def failed(host: Host, at: float, message: str, next: str) -> Host:
-    """The record after the last word about a host that failed. What was under way ended with it; a phase lasts: the
-    host is still in it. A host that was put back as it was stays `undone`, one that lost something `lost`."""
+def failed(host: Host, at: float, message: str, next: str, text: str = "") -> Host:
+    """The record after a word about a host that failed. What was under way ended with it; a phase lasts: the host is
+    still in it. A host that was put back as it was stays `undone`, one that lost something `lost`. text: what failed
+    in what is under way, where `message` tells of more than that."""
     hooks = [index for index, entry in enumerate(host.timeline) if _open(entry) and not entry.phase]
     phases = [index for index, entry in enumerate(host.timeline) if _open(entry) and entry.phase]
     entries = list(host.timeline)
     for index in hooks:
-        entries[index] = replace(entries[index], ended=at, failed=True, text=message)
-    if phases and not hooks:
-        entries[phases[-1]] = replace(entries[phases[-1]], failed=True, text=message)
+        entries[index] = replace(entries[index], ended=at, failed=True, failed_at=at, text=text or message)
+    if phases and not hooks and not _ended_by_a_hook(entries, phases[-1]):
+        entry = entries[phases[-1]]
+        first = at if entry.failed_at is None else entry.failed_at
+        entries[phases[-1]] = replace(entry, failed=True, failed_at=first, text=text or message)
     return replace(
         host,
         outcome=host.outcome if host.outcome in (UNDONE, LOST) else FAILED,
@@ -249,7 +259,7 @@ def failed(host: Host, at: float, message: str, next: str) -> Host:
 
 def rebuilt(run_id: str, name: str, told: Mapping[str, Any], before: Optional[Host] = None) -> Host:
     """The record of a host from what gpu_drain_info returned of it. Of `before`, what a host doesn't know is kept: its
-    batch, hooks, findings, and why it failed. A host without a row of this run is untouched, whatever was recorded."""
+    batch, hooks and findings. A host without a row of this run is untouched, whatever was recorded."""
     old = before or Host(run_id=run_id, host=name)
     row = told.get("drain") or {}
     if run_id not in (row.get("runs") or [row.get("run_id")]):
@@ -262,6 +272,8 @@ def rebuilt(run_id: str, name: str, told: Mapping[str, Any], before: Optional[Ho
         end = at if step["phase"] in LAST_PHASES else (None if following is None else float(following["at"]))
         text = str(step.get("message") or "")
         phases.append(Entry(str(step["phase"]), at, end, text, int(step.get("attempt") or 0)))
+    failures = [dict(one) for one in row.get("failures") or ()]
+    phases = [_with_failures(entry, failures, old) for entry in phases]
     hooks = [entry for entry in old.timeline if not entry.phase]
     after = _with_data(old, trimmed(row))
     after = replace(
@@ -271,7 +283,26 @@ def rebuilt(run_id: str, name: str, told: Mapping[str, Any], before: Optional[Ho
         timeline=tuple(sorted([*phases, *hooks], key=lambda entry: entry.began)),
     )
     outcome = _outcome(after)
-    return replace(after, outcome=FAILED if outcome == IN_PROGRESS and old.outcome == FAILED else outcome)
+    last = failures[-1] if failures else {}
+    told_by_host = (last.get("phase"), last.get("attempt")) == (row.get("phase"), row.get("attempt"))
+    known = old.outcome == FAILED or told_by_host
+    return replace(after, outcome=FAILED if outcome == IN_PROGRESS and known else outcome)
+
+
+def _with_failures(entry: Entry, failures: Sequence[Mapping[str, Any]], old: Host) -> Entry:
+    """With the last failure in this phase: from the journal, or by what the controller knew."""
+    mine = [
+        one
+        for one in failures
+        if one["phase"] == entry.what
+        and float(one["at"]) >= entry.began
+        and (entry.ended is None or float(one["at"]) <= entry.ended)
+    ]
+    if mine:
+        return replace(entry, failed=True, failed_at=float(mine[-1]["at"]), text=str(mine[-1]["message"]))
+    same = (one for one in old.timeline if (one.what, one.attempt, one.failed) == (entry.what, entry.attempt, True))
+    known = next(same, None)
+    return entry if known is None else replace(entry, failed=True, failed_at=known.failed_at, text=known.text)
 
 
 def trimmed(data: Mapping[str, Any]) -> Dict[str, Any]:
@@ -351,6 +382,11 @@ def _hook(host: Host, what: str, at: float, text: str, ended: bool) -> Tuple[Ent
     return tuple(entries)
 
 
+def _ended_by_a_hook(entries: Sequence[Entry], phase: int) -> bool:
+    """Whether a hook that failed in this phase has told it already."""
+    return any(one.failed and not one.phase for one in entries[phase:])
+
+
 def _open(entry: Entry) -> bool:
     return entry.ended is None
 
@@ -414,6 +450,7 @@ def host_from_json(data: Mapping[str, Any]) -> Host:
             text=str(one["text"]),
             attempt=int(one["attempt"]),
             failed=bool(one["failed"]),
+            failed_at=None if one.get("failed_at") is None else float(one["failed_at"]),
         )
         for one in data["timeline"]
     )

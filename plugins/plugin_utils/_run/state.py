@@ -244,6 +244,8 @@ def _find(
             _not_at_work(asked, named, alive, now)
         return named
     meant = [one for one in known if one.run.kind == "drain" and set(one.unfinished) & set(asked.hosts)]
+    # One that is taken over by its name; the command that was refused before has begun another one.
+    meant = [one for one in meant if one.run.run_id == asked.take_over] or meant
     if len(meant) > 1:
         raise Refused(
             "gpu_drain_run_id",

@@ -101,6 +101,17 @@ def test_the_same_run_from_another_controller_has_to_take_over() -> None:
     assert asked(row=row, controller="").attempt == 3
 
 
+def test_what_was_suspended_by_itself_anybody_may_bring_back_but_not_while_somebody_is_at_it() -> None:
+    for phase in ("suspending", "restoring"):
+        row = drain(run_id="s", kind="suspend", phase=phase)
+        words = refused("restoring", row, run_id="", kind="suspend", controller=ELSEWHERE)
+        assert "it belongs to the suspend of run s (attempt 1, by admin on control1, process 100)" in words
+        assert "gpu_restore_take_over: s" in words
+    row = drain(run_id="s", kind="suspend", phase="suspended")
+    assert asked("restoring", row, run_id="", kind="suspend", controller=ELSEWHERE).attempt == 2
+    assert "belongs to the suspend of run s" in refused(row=row, run_id="b", controller=ELSEWHERE)
+
+
 def test_two_playbooks_do_not_share_an_attempt() -> None:
     words = refused(row=drain(attempt=2), attempt=2, controller="control1 admin 999:200:300")
     assert "its attempt 2 belongs to another ansible-playbook, by admin on control1, process 100" in words

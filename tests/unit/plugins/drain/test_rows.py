@@ -61,6 +61,28 @@ def test_a_row_from_its_beginning_to_its_end(journal: Journal) -> None:
     assert drains.closed(5) == (row,)
 
 
+def test_a_failure_is_kept_under_the_phase_that_the_host_was_in(journal: Journal) -> None:
+    drains = Drains(journal.file, Clock(1000.0))
+    with drains.lock() as change:
+        row = change.open("a", 1, "claimed", BOOT)
+        change.reach(row.id, "suspending", BOOT)
+    with drains.lock() as change:
+        assert change.fail(row.id, "no room").message == "no room"
+    with drains.lock() as change:
+        change.fail(row.id, "Look at it: no room")
+    with drains.lock() as change:
+        change.reach(row.id, "undoing", BOOT, "no room")
+    with drains.lock() as change:
+        change.fail(row.id, "no room")
+        change.reach(row.id, "undone", BOOT)
+    assert [(one.phase, one.attempt, one.at, one.message) for one in drains.failures(row.id)] == [
+        ("suspending", 1, 1002.0, "Look at it: no room"),
+        ("undoing", 1, 1005.0, "no room"),
+    ]
+    assert drains.find("").last == drains.newest("a") and drains.find("a").since == 0.0
+    assert drains.failures(row.id + 1) == ()
+
+
 def test_a_second_open_row_is_refused_by_the_database_itself(journal: Journal) -> None:
     drains = Drains(journal.file)
     with drains.lock() as change:
@@ -127,6 +149,7 @@ def test_old_ones_are_forgotten_but_for_the_last(journal: Journal) -> None:
     for name in ("a", "b"):
         with drains.lock() as change:
             change.reach(change.open(name, 1, "claimed", BOOT).id, "undoing", BOOT)
+            change.fail(1, "why")
         with drains.lock() as change:
             opened = change.find(name).open
             assert opened is not None
@@ -135,7 +158,7 @@ def test_old_ones_are_forgotten_but_for_the_last(journal: Journal) -> None:
     with drains.lock() as change:
         change.open("c", 1, "claimed", BOOT)
     assert [row.run_id for row in drains.closed(9)] == ["b"]
-    assert drains.timeline(1) == ()
+    assert not drains.timeline(1) and not drains.failures(1)
 
 
 def test_a_journal_that_is_not_there_has_no_drain_and_is_not_made(tmp_path: Path) -> None:
@@ -143,7 +166,7 @@ def test_a_journal_that_is_not_there_has_no_drain_and_is_not_made(tmp_path: Path
     with open_journal(str(path), create=False) as reader:
         drains = Drains(reader.file)
         assert drains.find("a").open is drains.find("a").last is drains.newest("") is None
-        assert not drains.closed(5) and not drains.timeline(1)
+        assert not drains.closed(5) and not drains.timeline(1) and not drains.failures(1)
     assert not path.exists()
 
 
@@ -162,7 +185,7 @@ def test_a_journal_of_an_older_release_has_no_drain_and_stays_as_it_is(tmp_path:
     with open_journal(str(path), create=False) as reader:
         drains = Drains(reader.file)
         assert drains.find("a").open is drains.newest("a") is None
-        assert not drains.closed(5) and not drains.timeline(1)
+        assert not drains.closed(5) and not drains.timeline(1) and not drains.failures(1)
     assert path.read_bytes() == before
     with open_journal(str(path)) as journal, Drains(journal.file, time.time).lock() as change:
         assert change.open("a", 1, "claimed", BOOT).id == 1

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run import controller
-from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run.directory import Superseded
+from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run.directory import Directory, Superseded
 from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run.events import Events, Surroundings
 from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run.looks import Looks
 from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run.state import Refused
@@ -97,6 +97,13 @@ def finish(fleet: Fleet, run: Mapping[str, Any], *names: str) -> None:
     fleet.tell("end_batch", names[0], names, run=run)
 
 
+def test_who_runs_it_is_told_without_a_run(fleet: Fleet) -> None:
+    told = fleet.tell("controller")
+    assert not problems("drain_run", told)
+    assert controller.parsed(told["controller"]) == controller.of_parent(os.getpid())
+    assert list(fleet.directory.iterdir()) == []
+
+
 def test_a_run_from_its_begin_to_its_end(fleet: Fleet) -> None:
     run = fleet.tell("begin")
     assert not problems("drain_run", run)
@@ -157,6 +164,43 @@ def test_an_attempt_that_was_replaced_writes_nothing(fleet: Fleet) -> None:
         with pytest.raises(Superseded, match="attempt 2 of this run has taken over"):
             fleet.tell(event, "a", run=old, **more)
     assert fleet.host(new, "a")["outcome"] == "finished"
+
+
+def test_slices_that_begin_at_the_same_moment_are_one_run(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet.run_settings |= {"run_id": "r", "run_directory_shared": True, "slices": 2, "slice": 2}
+    looked: list[dict[str, Any]] = []
+    create = Directory.create
+
+    def meanwhile(place: Directory) -> None:
+        create(place)
+        if not looked:
+            looked.append({})
+            fleet.run_settings["slice"] = 1
+            looked[0] = fleet.tell("begin")
+
+    monkeypatch.setattr(Directory, "create", meanwhile)
+    second = fleet.tell("begin")
+    (first,) = looked
+    assert (first["slice"], first["attempt"]) == (1, 1)
+    assert (second["slice"], second["attempt"]) == (2, 2)
+    run = json.loads((Path(second["directory"]) / "run.json").read_text())
+    assert [(one["attempt"], one["slice"]) for one in run["attempts"]] == [(1, 1), (2, 2)]
+
+
+def test_two_commands_over_the_same_slice_at_the_same_moment_are_not_both_begun(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet.run_settings |= {"run_id": "r", "run_directory_shared": True, "slices": 2, "slice": 2}
+    create = Directory.create
+
+    def meanwhile(place: Directory) -> None:
+        create(place)
+        monkeypatch.setattr(Directory, "create", create)
+        fleet.tell("begin")
+
+    monkeypatch.setattr(Directory, "create", meanwhile)
+    with pytest.raises(Refused, match="another command has begun to work on it at this moment"):
+        fleet.tell("begin")
 
 
 def test_what_is_lost_is_in_the_record(fleet: Fleet) -> None:
@@ -285,7 +329,7 @@ def test_recover_decides_for_each_host(fleet: Fleet) -> None:
     assert {name: host["do"] for name, host in told["hosts"].items()} == {"a": "finish", "b": "undo", "c": "report"}
     run = told["hosts"]["a"]["run"]
     assert (run["run_id"], run["claim_attempt"], run["directory"]) == ("r", 0, "")
-    assert fleet.tell("host", "a", what="restored", run=run) == {}
+    assert fleet.tell("host", "a", what="restored", run=run) == {"phase": "restored"}
 
 
 def test_a_plan_is_shown_and_written(fleet: Fleet) -> None:

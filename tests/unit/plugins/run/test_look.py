@@ -48,6 +48,20 @@ def test_a_line_says_what_failed_and_what_is_lost() -> None:
     assert "gpu_drain_accept_loss: true" in line
 
 
+FAILED = [{"phase": "suspending", "attempt": 2, "at": 3.0, "message": "Look: no room"}]
+
+
+def test_a_failure_is_told_under_the_phase_in_which_it_happened() -> None:
+    line = look.status("h1", told("undoing", message="no room", failures=FAILED), "dead")
+    assert "; failed in suspending at 1970-01-01 00:00:03Z: Look: no room; next: " in line
+    assert "failed" not in look.status("h1", told("maintenance", failures=FAILED), "dead"), "that was settled since"
+    assert look.status("h1", told("undone", closed=60.0, message="no room", failures=FAILED), "dead") == (
+        "h1 no drain; last r1 undone at 1970-01-01 00:01:00Z; failed in suspending at 1970-01-01 00:00:03Z: "
+        "Look: no room"
+    )
+    assert "failed" not in look.status("h1", told("released", closed=60.0, failures=FAILED), "dead")
+
+
 def test_a_host_that_no_drain_has() -> None:
     assert look.status("h1", {"drain": None, "cuda": []}, "") == "h1 no drain"
     assert (
@@ -115,6 +129,16 @@ def test_a_suspend_on_purpose_is_no_accident() -> None:
     decision = look.recover(told("suspended", kind="suspend"), "", maintenance_done=True)
     assert decision.do == REPORT
     assert "gpufleet.checkpoint.restore" in decision.why
+
+
+def test_who_suspended_it_by_itself_is_told_and_is_not_waited_for() -> None:
+    line = look.status("h1", told("suspended", kind="suspend"), "elsewhere")
+    assert "run r1 (attempt 2, admin@control); " in line
+    assert line.endswith("next: gpufleet.checkpoint.restore brings its processes back")
+    assert "suspended on purpose" in look.recover(told("suspended", kind="suspend"), "elsewhere").why
+    half = look.status("h1", told("restoring", kind="suspend"), "elsewhere")
+    assert "(attempt 2, admin@control, elsewhere)" in half
+    assert "gpufleet.checkpoint.restore with gpu_restore_take_over: r1, once its controller is known to be dead" in half
 
 
 def test_what_single_tasks_suspended_is_named_with_the_task_that_resumes_it() -> None:

@@ -64,6 +64,16 @@ def made(alive: bool | None = None) -> dict[str, Any]:
     return report(run, hosts, now, alive)
 
 
+def test_a_step_says_when_it_failed() -> None:
+    host = record.marked(Host(RUN_ID, "h1"), attempt_of(("h1",)))
+    for offset, phase in ((1, "claimed"), (2, "suspending")):
+        host = record.event(host, phase, BEGAN + offset, {"phase": phase})
+    host = record.event(record.failed(host, BEGAN + 3, "no room", ""), "undoing", BEGAN + 5, {})
+    text = Page(page(report(run_of(attempt_of(("h1",))), {"h1": host}, BEGAN + 9))).text
+    assert "suspending \u2715 failed 08:00:03 08:00:02 3.0 s" in text
+    assert text.count("\u2715 failed") == 1
+
+
 def test_counts() -> None:
     data = made()
     assert data["counts"] == {

@@ -80,10 +80,43 @@ def test_a_failure_ends_what_was_under_way_and_not_the_phase() -> None:
     host = record.event(through("claimed", "suspending"), "preflight", BEGAN + 15, {})
     host = record.failed(host, BEGAN + 20, "preflight: 1 finding blocks", "Settle it")
     assert (host.outcome, host.message, host.next) == (record.FAILED, "preflight: 1 finding blocks", "Settle it")
-    assert host.timeline[-1] == Entry("preflight", BEGAN + 15, BEGAN + 20, "preflight: 1 finding blocks", 1, True)
+    assert host.timeline[-1] == Entry(
+        "preflight", BEGAN + 15, BEGAN + 20, "preflight: 1 finding blocks", 1, True, BEGAN + 20
+    )
     assert host.timeline[-2] == Entry("suspending", BEGAN + 10, None, "", 1)
     direct = record.failed(through("claimed", "suspending"), BEGAN + 20, "no", "")
-    assert direct.timeline[-1] == Entry("suspending", BEGAN + 10, None, "no", 1, True)
+    assert direct.timeline[-1] == Entry("suspending", BEGAN + 10, None, "no", 1, True, BEGAN + 20)
+
+
+def test_a_failure_stays_with_its_phase_and_its_time_when_it_is_undone() -> None:
+    host = record.failed(through("claimed", "suspending"), BEGAN + 20, "h1, suspending: no room", "")
+    host = through("undoing", host=host, at=BEGAN + 21)
+    assert host.timeline[-2] == Entry(
+        "suspending", BEGAN + 10, BEGAN + 21, "h1, suspending: no room", 1, True, BEGAN + 20
+    )
+    undone = record.failed(through("undone", host=host, at=BEGAN + 25), BEGAN + 26, "h1, suspending: no room", "")
+    assert [(entry.what, entry.failed) for entry in undone.timeline] == [
+        ("claimed", False),
+        ("suspending", True),
+        ("undoing", False),
+        ("undone", False),
+    ]
+    stuck = record.failed(host, BEGAN + 26, "h1, suspending: no room. It could not be undone either: hung", "", "hung")
+    assert stuck.timeline[-1] == Entry("undoing", BEGAN + 21, None, "hung", 1, True, BEGAN + 26)
+
+
+def test_what_is_said_of_a_failure_again_does_not_move_it() -> None:
+    host = record.failed(through("claimed", "maintenance"), BEGAN + 20, "no fan", "")
+    host = record.failed(host, BEGAN + 30, "no fan", "")
+    assert (host.timeline[-1].failed_at, host.timeline[-1].ended) == (BEGAN + 20, None)
+    hook = record.event(through("claimed", "restored"), "health", BEGAN + 15, {})
+    for at in (16, 17):
+        hook = record.failed(hook, BEGAN + at, "sick", "")
+    assert [(entry.what, entry.failed, entry.failed_at) for entry in hook.timeline] == [
+        ("claimed", False, None),
+        ("restored", False, None),
+        ("health", True, BEGAN + 16),
+    ]
 
 
 def test_what_a_silent_host_was_at_has_no_end() -> None:
@@ -215,6 +248,29 @@ def test_what_a_host_does_not_know_is_kept_when_its_record_is_rebuilt() -> None:
     assert record.rebuilt(RUN_ID, "h1", {"drain": released}, before).outcome == record.FINISHED
 
 
+FAILURE = {"phase": "suspending", "attempt": 1, "at": BEGAN + 7, "message": "Look: no room"}
+
+
+def test_why_it_failed_comes_back_from_the_journal_under_its_phase() -> None:
+    host = record.rebuilt(RUN_ID, "h1", {"drain": {**ROW, "failures": [FAILURE]}})
+    assert host.timeline[1] == Entry("suspending", BEGAN + 5, BEGAN + 9, "Look: no room", 1, True, BEGAN + 7)
+    assert host.outcome == record.IN_PROGRESS, "a later attempt has got further"
+    now = {**FAILURE, "phase": "suspended", "attempt": 2, "at": BEGAN + 99}
+    host = record.rebuilt(RUN_ID, "h1", {"drain": {**ROW, "failures": [FAILURE, now], "message": "Look: no room"}})
+    assert (host.outcome, host.message) == (record.FAILED, "Look: no room")
+    assert [entry.failed_at for entry in host.timeline] == [None, BEGAN + 7, BEGAN + 99]
+
+
+def test_why_it_failed_is_kept_where_the_journal_has_not_heard_of_it() -> None:
+    before = record.failed(through("claimed", "suspending"), BEGAN + 12, "no room", "n")
+    host = record.rebuilt(RUN_ID, "h1", {"drain": ROW}, before)
+    assert [(entry.what, entry.failed_at, entry.text) for entry in host.timeline] == [
+        ("claimed", None, ""),
+        ("suspending", BEGAN + 12, "no room"),
+        ("suspended", None, "4 processes"),
+    ]
+
+
 @pytest.mark.parametrize("told", [{}, {"drain": None}, {"drain": {**ROW, "run_id": "other", "runs": ["other"]}}])
 def test_a_host_whose_journal_does_not_know_the_run_is_untouched(told: dict[str, object]) -> None:
     host = record.rebuilt(RUN_ID, "h1", told, through("claimed", "suspending"))
@@ -227,6 +283,10 @@ def test_records_survive_json() -> None:
     assert record.run_from_json(json.loads(json.dumps(record.run_to_json(run)))) == run
     host = record.failed(record.event(through("claimed"), "suspended", BEGAN, {"processes": [PROCESS]}), 1.5, "m", "n")
     assert record.host_from_json(json.loads(json.dumps(record.host_to_json(host)))) == host
+    older = record.host_to_json(host)
+    for entry in older["timeline"]:
+        del entry["failed_at"]
+    assert record.host_from_json(older).timeline[-1].failed
 
 
 def test_the_last_attempt_of_each_slice_is_the_current_one() -> None:

@@ -129,6 +129,16 @@ def test_a_run_of_another_controller_needs_to_be_taken_over_by_its_name() -> Non
     assert begin(asked(run={"run_id": "old", "take_over": "old"}), run, lives=None).attempt.attempt == 2
 
 
+def test_the_run_that_is_taken_over_is_the_one_that_is_gone_on_with() -> None:
+    """The refused command before has begun a run of its own, and status may have made the record of the other one."""
+    refused, dead = known("refused", {"h1": record.FAILED}), known("dead", {"h1": record.FAILED}, OTHER)
+    with pytest.raises(Refused, match="2 runs over these hosts are not finished"):
+        begin(asked("h1"), refused, dead, lives=None)
+    begun = begin(asked("h1", run={"take_over": "dead"}), refused, dead, lives=None)
+    assert (begun.run.run_id, begun.attempt.attempt) == ("dead", 2)
+    assert begin(asked("h1", run={"take_over": "elsewhere"}), refused).run.run_id == "refused"
+
+
 def test_other_settings_are_refused_with_both_ways_on() -> None:
     for other, words in (
         ({"mode": "disk"}, "gpu_drain_mode of h2 was disk and is memory"),
