@@ -62,7 +62,11 @@ def read_scene(journal: Journal, drain: Optional[Drain], criteria: Mapping[str, 
         ours=frozenset(
             one.identity
             for one in seen
-            if one.suspended and drain is not None and is_ours(suspender(journal.of_process(one.identity)), drain)
+            if drain is not None
+            and (
+                (one.suspended and is_ours(suspender(journal.of_process(one.identity)), drain))
+                or (one.half_way and is_ours(journal.latest(one.identity), drain))
+            )
         ),
     )
 
@@ -118,10 +122,17 @@ def _seen(journal: Journal, named: Sequence[Identity], criteria: Mapping[str, An
             suspended=is_suspended(process),
             stopped=is_stopped(process),
             selected=process.pid in chosen,
+            half_way=not is_suspended(process) and _is_broken_off(remembered.get(process.identity)),
         )
         for process in processes
         if not process.is_zombie and not process.is_thread and (process.identity in wanted or process.pid in chosen)
     )
+
+
+def _is_broken_off(operation: Optional[Operation]) -> bool:
+    if operation is None or operation.status not in ("active", "unknown", "failed"):
+        return False
+    return operation.worker is None or not is_alive(operation.worker)
 
 
 def is_suspended(process: ProcessSnapshot) -> bool:

@@ -25,13 +25,15 @@ LOSABLE: FrozenSet[str] = frozenset(
 @dataclass(frozen=True)
 class Seen:
     """A CUDA process that lives. suspended: it holds no device. stopped: by a signal, a tracer or its freezer.
-    selected: the selection of the drain matches it."""
+    selected: the selection of the drain matches it. half_way: it holds its devices, and the last step with it was
+    broken off: it may be locked, which only the driver can tell."""
 
     identity: Identity
     executable: str
     suspended: bool
     stopped: bool
     selected: bool
+    half_way: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,8 @@ class Known:
 
 @dataclass(frozen=True)
 class Scene:
-    """Everything that was read. ours: of the suspended ones in `seen`, those that a run of the drain suspended."""
+    """Everything that was read. ours: of those in `seen` that are suspended or half way, the ones that a run of the
+    drain has brought there."""
 
     phase: str
     mode: str
@@ -99,7 +102,8 @@ class Lost:
 
 @dataclass(frozen=True)
 class Verdict:
-    """processes: of the drain. pids: those that are suspended in memory. others: PIDs that somebody else suspended."""
+    """processes: of the drain. pids: those that are suspended in memory, or half way. others: PIDs that somebody else
+    suspended."""
 
     processes: Tuple[Process, ...]
     pids: Tuple[Identity, ...]
@@ -159,7 +163,11 @@ def judge(scene: Scene) -> Verdict:
     suspended = sorted((one for one in scene.seen if one.suspended), key=lambda one: one.identity.pid)
     return Verdict(
         processes=tuple(sorted(processes.values(), key=lambda one: one.identity.pid)),
-        pids=tuple(one.identity for one in suspended if one.identity in scene.ours),
+        pids=tuple(
+            one.identity
+            for one in sorted(scene.seen, key=lambda one: one.identity.pid)
+            if (one.suspended or one.half_way) and one.identity in scene.ours
+        ),
         others=tuple(one.identity.pid for one in suspended if one.selected and one.identity not in scene.ours),
         lost=tuple(lost) if scene.phase in LOSABLE else (),
     )
@@ -232,6 +240,10 @@ def unrestored(scene: Scene, verdict: Verdict) -> Tuple[str, ...]:
     for one in verdict.processes:
         if one.state == IN_MEMORY:
             problems.append(f"PID {one.identity.pid} ({printable(one.executable)}) is suspended still")
+    for known in scene.seen:
+        if known.half_way and known.identity in scene.ours:
+            name = f"PID {known.identity.pid} ({printable(known.executable)})"
+            problems.append(f"{name} may be locked: the last step with it was broken off")
     for image in scene.images:
         if image.state == UNFINISHED and image.lives:
             problems.append(f"image {printable(image.path)} was begun, and its processes are held")

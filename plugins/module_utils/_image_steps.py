@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Literal, Optional, Sequence, Union
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_job import ImageJob
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal
@@ -14,6 +14,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_error
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_images import ImageRow
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import own_identity
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_model import Identity
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._step_names import ImageStep
 
 #: Read again only by a later run on the same boot; and a file system at work on an image takes a second to make sure.
 HASTY = ("prove", "compress", "seal")
@@ -30,7 +31,7 @@ class Steps:
         self._row: Optional[ImageRow] = None
         self._times: Dict[str, float] = {}
         self._since = 0.0
-        self.last = ""
+        self.last: Union[ImageStep, Literal[""]] = ""
         self.notes: List[str] = []
         self.details: Dict[str, Any] = {}
 
@@ -44,14 +45,14 @@ class Steps:
         self._clock("")
         return dict(self._times)
 
-    def _clock(self, name: str) -> None:
+    def _clock(self, name: Union[ImageStep, Literal[""]]) -> None:
         now = time.monotonic()
         if self.last and self._since:
             self._times[self.last] = round(self._times.get(self.last, 0.0) + now - self._since, 6)
         self._since = now if name else 0.0
         self.last = name or self.last
 
-    def begin(self, name: str, stopped: Optional[Sequence[Identity]] = None) -> None:
+    def begin(self, name: ImageStep, stopped: Optional[Sequence[Identity]] = None) -> None:
         """Raises JournalError; on the way back that is a note, since going on is what matters then."""
         self._clock(name)
         try:
@@ -72,7 +73,7 @@ class Steps:
 
     def stopped(self, identities: Sequence[Identity]) -> None:
         """These are about to be stopped."""
-        self.begin(self.last, identities)
+        self.begin(self.last or "stop", identities)
 
     def measured(self, name: str, steps: Sequence[str], moved: int) -> None:
         """How long these steps have taken together, and how many bytes of memory they moved: estimates come from it.

@@ -44,6 +44,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process impor
     read_process,
     restore_thread_id,
 )
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._step_names import ProcessStep
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._subject import waiting_words
 
 _PR_SET_NAME = 15
@@ -328,7 +329,7 @@ class Worker:
             self._opened = open_journal(self._job.journal)
         return self._opened
 
-    def _step(self, name: str) -> None:
+    def _step(self, name: ProcessStep) -> None:
         """Durable before it happens. Once the driver was called, or on the way back, a journal that can't be written
         stops nobody: half way is worse than unwritten.
         """
@@ -343,7 +344,7 @@ class Worker:
             self._notes.append(f"step {name} could not be journalled: {error}")
         self._committed = self._committed or name in ("checkpoint", "restore")
 
-    def _write_step(self, name: str) -> None:
+    def _write_step(self, name: ProcessStep) -> None:
         if self._operation is None:
             job = self._job
             self._operation = self._journal.begin(

@@ -209,8 +209,9 @@ drain:
           sample: suspended
     pids:
       description: >-
-        Identities of the processes that this drain has suspended in memory, that live and are still suspended. They are
-        what M(gpufleet.checkpoint.cuda_checkpoint) takes as O(gpufleet.checkpoint.cuda_checkpoint#module:pids) to bring
+        Identities of the processes that this drain has suspended in memory, that live and are still suspended, or
+        that it may have left locked when a step was broken off. They are what
+        M(gpufleet.checkpoint.cuda_checkpoint) takes as O(gpufleet.checkpoint.cuda_checkpoint#module:pids) to bring
         them back.
       returned: when there is one
       type: list

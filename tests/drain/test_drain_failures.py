@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.drain.drainlab import RUNNING, SUSPENDED, Drain, Point, Runs, all_are
+from tests.drain.drainlab import RUNNING, SUSPENDED, Drain, Point, Runs, all_are, drains
 from tests.system.lab import Lab, Workload
 
 MAINTENANCE = {"name": "Do nothing", "ansible.builtin.command": {"argv": ["true"]}, "changed_when": False}
@@ -100,3 +100,22 @@ def test_a_failure_of_the_undoing(three: Sequence[Lab], runs: Runs, tmp_path: Pa
     lab.end(blocking)
     Drain(lab.host.fleet, "drain", runs, limit="h1", variables=variables).ok()
     assert runs.outcomes() == {"h1": "finished"}
+
+
+def test_one_that_ended_on_the_way_is_known_before_the_rest_is_let_go(three: Sequence[Lab], runs: Runs) -> None:
+    """Its controller died in the suspend, and a process while it was parked: there is nothing to bring back of it."""
+    (lab, *_others) = three
+    ended, other = lab.start(*[Workload(vram=16)] * 2)
+    ended.may_be_gone = "it is killed here"
+    variables = {"gpu_drain_maintenance_tasks": runs.tasks("maintenance", MAINTENANCE)}
+    suspended = Point("cuda_checkpoint", "done", arguments={"state": "checkpointed"})
+    drain = Drain(lab.host.fleet, "drain", runs, limit="h1", variables=variables, point=suspended).come()
+    drain.kill_all()
+    lab.host.run("kill", "-9", str(ended.pid))
+    lab.wait_for("its end", lambda: lab.look(ended)[ended.pid]["state"] in ("", "Z"))
+    told = f"lost is PID {ended.pid}"
+    Drain(lab.host.fleet, "recover", runs, limit="h1", variables=variables).fails(told, "gpu_drain_accept_loss: true")
+    assert all_are(lab, RUNNING, [other])
+    known = {**variables, "gpu_drain_accept_loss": True}
+    Drain(lab.host.fleet, "recover", runs, limit="h1", variables=known).ok()
+    assert not drains(lab, "closed IS NULL")

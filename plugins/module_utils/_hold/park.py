@@ -20,14 +20,15 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold import f
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.errors import HoldError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.hold import Call, Hold
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import Identity
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._step_names import ProcessStep
 
 #: In order. All but the last two of RESUME_STEPS are told here; those are the caller's: a process that is held can't be
 #: unlocked (a thread that is held inside a call of CUDA keeps the driver from answering), so it goes on, locked and
 #: with its memory back, before it is.
-SUSPEND_STEPS = ("stop", "seize", "mask", "checkpoint", "settle")
-RESUME_STEPS = ("stop", "seize", "mask", "restore", "settle", "continue", "unlock")
+SUSPEND_STEPS: Tuple[ProcessStep, ...] = ("stop", "seize", "mask", "checkpoint", "settle")
+RESUME_STEPS: Tuple[ProcessStep, ...] = ("stop", "seize", "mask", "restore", "settle", "continue", "unlock")
 
-Step = Callable[[str], None]
+Step = Callable[[ProcessStep], None]
 Start = Callable[[], Call]
 TellMask = Callable[[str], None]
 
@@ -94,13 +95,14 @@ def _take(target: Target, step: Step, deadlines: Deadlines, mask: Optional[str],
 
 def _calls(
     hold: Hold,
-    calls: Sequence[Tuple[str, Start]],
+    calls: Sequence[Tuple[Optional[ProcessStep], Start]],
     step: Step,
     deadlines: Deadlines,
     mask: TellMask,
     leave_open: bool = False,
 ) -> List[Optional[Reply]]:
-    """One after another, up to the first that is refused or gives no answer. Settled unless there was no answer."""
+    """One after another, behind its step if it has one, up to the first that is refused or gives no answer. Settled
+    unless there was no answer."""
     if not hold.running:
         step("mask")
         mask(hold.read_masks())
@@ -110,9 +112,10 @@ def _calls(
     replies: List[Optional[Reply]] = []
     try:
         for name, start in calls:
-            step(name)
+            if name is not None:
+                step(name)
             hold.go()
-            reply = hold.run(start(), time.monotonic() + deadlines.of(name))
+            reply = hold.run(start(), time.monotonic() + deadlines.of(name or ""))
             replies.append(reply)
             if reply is None:
                 return replies
@@ -170,7 +173,7 @@ def suspend(
 
 def resume(
     target: Target,
-    calls: Sequence[Tuple[str, Start]],
+    calls: Sequence[Tuple[Optional[ProcessStep], Start]],
     step: Step = _nothing,
     deadlines: Deadlines = DEFAULT,
     mask: TellMask = _nothing,
@@ -204,7 +207,7 @@ def ask(hold: Hold, query: Start, seconds: float = math.inf) -> Optional[Reply]:
     """A call on a held process, made while only the restore thread runs. It is held and stopped afterwards. None: no
     answer within the time; the call goes on, and so does the restore thread. One that is not locked may never answer.
     """
-    return _calls(hold, [("ask", query)], _nothing, Deadlines(call=seconds), _nothing)[-1]
+    return _calls(hold, [(None, query)], _nothing, Deadlines(call=seconds), _nothing)[-1]
 
 
 def let_go(hold: Hold, run: bool) -> None:

@@ -3,6 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Whose a suspended process is, what has become of it, and what is proved of a host."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -209,5 +210,11 @@ def test_restored_needs_every_process_to_run_and_every_image_spent() -> None:
     assert "image /i/pid-7 is unspent" in problems(beside)
     held = scene("undoing", "disk", images=(ImageSeen("/i/pid-7", 7, "unfinished", None, lives=True),))
     assert problems(held) == ("image /i/pid-7 was begun, and its processes are held",)
+    # It has its devices, and yet nobody has unlocked it.
+    locked = replace(seen(7), half_way=True)
+    left = scene("undoing", seen=(locked,), known=(known(7),), ours=frozenset((locked.identity,)))
+    assert problems(left) == ("PID 7 (/usr/bin/train) may be locked: the last step with it was broken off",)
+    assert judge(left).pids == (locked.identity,)
+    assert problems(replace(left, ours=frozenset())) == () and judge(replace(left, ours=frozenset())).pids == ()
     # What somebody else has suspended is not this drain's to bring back.
     assert problems(scene("restoring", seen=(seen(8, suspended=True),))) == ()

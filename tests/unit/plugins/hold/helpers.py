@@ -25,6 +25,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.results import Reply
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold import park
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import Identity, read_identity
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._step_names import ProcessStep
 
 READY, RESTORE_TID, STATE, VIOLATIONS, CREATED, CREATED_SUM, BUSY, PID, READS, GATE = range(10)
 HANDLED, HANDLED_BY, COUNTERS, SLOTS = 64, 192, 1024, 4096
@@ -208,7 +209,7 @@ class Target:
     def call(self, what: str, argument: int = 0, ok: bool = True) -> Callable[[], FakeCall]:
         return lambda: FakeCall(self, what, argument, ok)
 
-    def resuming(self) -> List[Tuple[str, Callable[[], FakeCall]]]:
+    def resuming(self) -> List[Tuple[Optional[ProcessStep], Callable[[], FakeCall]]]:
         return [("restore", self.call("r", 5))]
 
     def unlock(self) -> None:

@@ -19,6 +19,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.errors i
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.guard import guard
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.hold import Hold
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import Identity
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._step_names import ProcessStep
 from tests.unit.plugins.hold.helpers import (
     CHECKPOINTED,
     CREATED,
@@ -144,7 +145,10 @@ def test_a_refused_checkpoint_leaves_it_held_and_the_caller_decides() -> None:
 def test_calls_end_at_the_first_refusal() -> None:
     def work() -> Tuple[List[Any], List[str]]:
         steps: List[str] = []
-        calls = [("restore", target.call("q", ok=False)), ("unlock", target.call("u"))]
+        calls: List[Tuple[Optional[ProcessStep], Callable[[], FakeCall]]] = [
+            ("restore", target.call("q", ok=False)),
+            ("unlock", target.call("u")),
+        ]
         replies, hold = park.resume(target.target, calls, steps.append)
         park.let_go(hold, run=False)
         return replies, steps
