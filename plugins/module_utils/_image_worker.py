@@ -40,7 +40,7 @@ def start(job: ImageJob, channel: socket.socket) -> int:
         return pid
     status = 1
     try:
-        settle_in(channel, NAME)
+        settle_in(channel, NAME, f"{job.path}, run {job.options.run_id}")
         # Its own children are CRIU and the workers of the CUDA processes: none may be ended half way either.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         ImageWorker(job, channel).serve()

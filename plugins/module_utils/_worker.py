@@ -47,6 +47,8 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process impor
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._step_names import ProcessStep
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._subject import waiting_words
 
+# arg_start in /proc/PID/stat, behind the name: proc_pid_stat(5)
+_ARGUMENTS = 45
 _PR_SET_NAME = 15
 NAME = b"gpufleet-hold"
 # A process that a dead worker has left stopped is asked for so long while it is held; a copy that is going on counts.
@@ -124,7 +126,7 @@ def start(job: Job, channel: socket.socket) -> int:
         return pid
     status = 1
     try:
-        settle_in(channel, NAME)
+        settle_in(channel, NAME, f"PID {job.identity.pid}, run {job.run_id}")
         Worker(job, channel).serve()
         status = 0
     finally:
@@ -132,8 +134,23 @@ def start(job: Job, channel: socket.socket) -> int:
         os._exit(status)
 
 
-def settle_in(channel: socket.socket, name: bytes) -> None:
-    """Become a process of its own: session, files, signals, and name (15 characters at most)."""
+def _show_as(text: bytes) -> None:
+    """As its command line, in place of the module's, which looks like an Ansible that hangs. Where that can't be
+    written, it stays: nothing depends on it."""
+    try:
+        with open("/proc/self/stat", "rb") as stat:
+            fields = stat.read().rpartition(b")")[2].split()
+        start, end = int(fields[_ARGUMENTS]), int(fields[_ARGUMENTS + 1])
+        with open("/proc/self/mem", "r+b", buffering=0) as memory:
+            memory.seek(start)
+            memory.write(text[: end - start - 1].ljust(end - start, b"\0"))
+    except (OSError, ValueError, IndexError):
+        pass
+
+
+def settle_in(channel: socket.socket, name: bytes, subject: str) -> None:
+    """Become a process of its own: session, files, signals, and name (15 characters at most). subject: what `ps` shows
+    behind it."""
     os.setsid()
     os.chdir("/")
     os.umask(0o077)
@@ -148,6 +165,7 @@ def settle_in(channel: socket.socket, name: bytes) -> None:
     os.closerange(3, keep)
     os.closerange(keep + 1, max(int(name) for name in os.listdir("/proc/self/fd")) + 1)
     ctypes.CDLL(None).prctl(_PR_SET_NAME, name, 0, 0, 0)
+    _show_as(b"%s: %s" % (name, subject.encode()))
     try:
         with open("/proc/self/oom_score_adj", "w") as stream:
             stream.write("-1000")

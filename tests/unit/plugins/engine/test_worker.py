@@ -6,13 +6,25 @@
 import os
 import socket
 import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.backend import Reply
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import open_journal
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._outcome import Command, outcome_from
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import is_alive, read_identity
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._worker import Job, Worker
+
+CHILD = """
+import os, socket, time
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._worker import NAME, settle_in
+channel = socket.socket(fileno=int(os.environ["FD"]))
+settle_in(channel, NAME, "PID 4711, run night")
+channel.send(b".")
+time.sleep(60)
+"""
 
 
 class Answered:
@@ -82,3 +94,31 @@ def test_one_that_another_run_has_taken_over_keeps_no_room_on_a_gpu(tmp_path: Pa
             assert journal.reserved(is_alive) == {}
         finally:
             victim.kill()
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_ps_shows_whose_guard_it_is(room: bool) -> None:
+    """As far as the command line of the module had room for it."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        environment = {**os.environ, "FD": str(theirs.fileno()), "PYTHONPATH": ":".join(sys.path)}
+        child = subprocess.Popen(
+            ["python3", "-c", CHILD] if room else ["python3"],
+            executable=sys.executable,
+            stdin=subprocess.PIPE,
+            pass_fds=[theirs.fileno()],
+            env=environment,
+        )
+        assert child.stdin is not None
+        child.stdin.write(b"" if room else CHILD.encode())
+        child.stdin.close()
+        try:
+            assert ours.recv(1) == b"."
+            shown = Path(f"/proc/{child.pid}/cmdline").read_bytes().rstrip(b"\0")
+            assert shown == (
+                b"gpufleet-hold: PID 4711, run night" if room else b"gpufleet-hold: PID 4711, run night"[:7]
+            )
+            assert Path(f"/proc/{child.pid}/comm").read_text() == "gpufleet-hold\n"
+        finally:
+            child.kill()
+            child.wait()
