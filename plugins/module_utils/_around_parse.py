@@ -11,6 +11,7 @@ from typing import Dict, Iterable, List, Mapping, Sequence, Tuple
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._peers import is_loopback
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._sockets import LISTEN, TcpSocket
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import kernel_lines
 
 #: File systems of other hosts, or of programs: one that is away keeps whoever asks it for ever.
 _NETWORK = re.compile(
@@ -34,7 +35,7 @@ class FdInfo:
 def parse_fdinfo(text: str) -> FdInfo:
     flags = mount = 0
     locks: List[str] = []
-    for line in text.splitlines():
+    for line in kernel_lines(text):
         name, _separator, value = line.partition(":")
         words = value.split()
         if name == "flags" and words:
@@ -71,7 +72,7 @@ def parse_mounts(text: str) -> Mounts:
     """/proc/PID/mountinfo."""
     types: Dict[int, str] = {}
     points = []
-    for line in text.splitlines():
+    for line in kernel_lines(text):
         left, separator, right = line.partition(" - ")
         first, last = left.split(), right.split()
         if separator and len(first) >= 5 and last and first[0].isdigit():
@@ -127,7 +128,7 @@ def deleted_mappings(maps: str) -> Tuple[Tuple[str, int], ...]:
     """(path, bytes) of mapped files without a name, out of /proc/PID/maps. Anonymous memory that the kernel shows like
     one is left out."""
     found: Dict[str, int] = {}
-    for line in maps.splitlines():
+    for line in kernel_lines(maps):
         at = line.find(" /")
         if at < 0 or not line.endswith(_DELETED):
             continue

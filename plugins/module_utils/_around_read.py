@@ -43,6 +43,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._select import
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._snapshot import Snapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._sockets import SocketTables, Table
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._units import read_units
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import decoded, kernel_lines
 
 JOURNAL = "/run/systemd/journal/stdout"
 IMAGES = frozenset(("dump",))
@@ -81,7 +82,7 @@ def look_around(snapshot: Snapshot, pids: Sequence[int], action: str) -> Snapsho
 def _link(path: str) -> str:
     """ "" where it can't be read."""
     try:
-        return os.readlink(path)
+        return decoded(os.readlink(path))
     except OSError:
         return ""
 
@@ -227,7 +228,7 @@ class _Everyone:
                 opened.unseen.append(self._name(pid))
             return
         mounts = self._mounts_of(pid)
-        devices = {line[line.index("/dev/nvidia") :] for line in maps.splitlines() if "/dev/nvidia" in line}
+        devices = {line[line.index("/dev/nvidia") :] for line in kernel_lines(maps) if "/dev/nvidia" in line}
         for number in numbers:
             target = _link(f"{base}/fd/{number}")
             if target.startswith("/dev/nvidia"):

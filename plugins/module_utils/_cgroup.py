@@ -13,6 +13,7 @@ import os
 from typing import Dict, List, Optional, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import kernel_lines
 
 # In version 1 "no limit" is the largest count of pages that fits.
 _UNLIMITED = 1 << 62
@@ -69,7 +70,7 @@ def _unescape(text: str) -> str:
 def parse_mounts(text: str) -> Tuple[Mount, ...]:
     """The cgroup mounts in /proc/self/mountinfo."""
     found = []
-    for line in text.splitlines():
+    for line in kernel_lines(text):
         left, separator, right = line.partition(" - ")
         first, last = left.split(), right.split()
         if not separator or len(first) < 5 or len(last) < 3 or last[0] not in ("cgroup", "cgroup2"):
@@ -85,7 +86,7 @@ def parse_mounts(text: str) -> Tuple[Mount, ...]:
 def parse_membership(text: str) -> Tuple[Tuple[str, str], ...]:
     """(hierarchy, path) of each line of /proc/PID/cgroup; the hierarchy of version 2 is ""."""
     found = []
-    for line in text.splitlines():
+    for line in kernel_lines(text):
         parts = line.split(":", 2)
         if len(parts) == 3:
             path = parts[2]
@@ -115,7 +116,7 @@ def parse_limit(text: str) -> Optional[int]:
 def parse_stat(text: str) -> Dict[str, int]:
     """memory.stat."""
     found = {}
-    for line in text.splitlines():
+    for line in kernel_lines(text):
         parts = line.split()
         if len(parts) == 2 and parts[1].isdigit():
             found[parts[0]] = int(parts[1])

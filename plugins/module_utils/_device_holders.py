@@ -11,7 +11,7 @@ from typing import Any, Collection, Dict, List, Optional, Set, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_read import read_bytes
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import printable
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import kernel_lines, printable
 
 _DEVICE = "/dev/nvidia"
 
@@ -70,7 +70,7 @@ def _mapped(pid: int) -> Set[str]:
         return set()
     if _DEVICE.encode() not in maps:
         return set()
-    fields = (line.split(None, 5) for line in maps.decode(errors="replace").splitlines())
+    fields = (line.split(None, 5) for line in kernel_lines(maps.decode(errors="replace")))
     return {printable(one[5]) for one in fields if len(one) == 6 and one[5].startswith(_DEVICE)}
 
 

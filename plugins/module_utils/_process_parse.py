@@ -9,6 +9,7 @@ import re
 from typing import Dict, Iterable, List, Optional, Set, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import kernel_lines
 
 #: The only names of a process's environment that are kept; the rest may hold secrets.
 ENVIRONMENT = (
@@ -72,7 +73,7 @@ def parse_stat(text: str) -> Optional[Stat]:
 def parse_status(text: str) -> Dict[str, str]:
     """/proc/PID/status by name."""
     found = {}
-    for line in text.splitlines():
+    for line in kernel_lines(text):
         name, separator, value = line.partition(":")
         if separator:
             found[name] = value.strip()
@@ -82,7 +83,7 @@ def parse_status(text: str) -> Dict[str, str]:
 def parse_limits(text: str) -> Dict[str, Optional[int]]:
     """Soft limits of /proc/PID/limits by their words there ("Max data size"); None is unlimited."""
     found: Dict[str, Optional[int]] = {}
-    for line in text.splitlines()[1:]:
+    for line in kernel_lines(text)[1:]:
         name, parts = line[:26].strip(), line[26:].split()
         if parts:
             found[name] = int(parts[0]) if parts[0].isdigit() else None
@@ -103,9 +104,9 @@ def parse_maps(text: str) -> Maps:
     devices: List[Tuple[str, int, int]] = []
     libraries: Set[str] = set()
     shm: Set[str] = set()
-    for line in text.splitlines():
+    for line in kernel_lines(text):
         at = line.find("/")
-        if at < 0:
+        if at < 0 or "[" in line[:at]:  # a name that a program has given to anonymous memory is no path
             continue
         path = line[at:]
         if path.startswith("/dev/nvidia"):

@@ -35,6 +35,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_parse
     waits_in_freezer,
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._sockets import SocketTables, Table
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import decoded
 
 _PIECE = 1 << 16
 
@@ -124,7 +125,7 @@ class _Files:
 
     def executable(self) -> str:
         try:
-            return os.readlink(self.base + "/exe")
+            return decoded(os.readlink(self.base + "/exe"))
         except OSError as error:
             if not is_gone(error):
                 self.missing.append("executable")
@@ -145,7 +146,7 @@ class _Files:
         targets, directory = [], self.base + "/fd/"
         for name in names:
             try:
-                targets.append(os.readlink(directory + name))
+                targets.append(decoded(os.readlink(directory + name)))
             except FileNotFoundError:
                 continue  # closed in between
             except OSError:

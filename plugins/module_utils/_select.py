@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequ
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import ProcessSnapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._snapshot import Snapshot
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import is_number
 
 #: PID -> GPU UUID -> bytes, of suspended processes: NVML lists those nowhere.
 Held = Mapping[int, Mapping[str, Optional[int]]]
@@ -114,7 +115,7 @@ def _container(path: str) -> Optional[str]:
 def _uid_of(name: str) -> Optional[int]:
     try:
         return pwd.getpwnam(name).pw_uid
-    except KeyError:
+    except (KeyError, ValueError):  # ValueError: of what can be no name
         return None
 
 
@@ -154,7 +155,7 @@ def _users(value: Any, uid_of: Callable[[str], Optional[int]]) -> Test:
     wanted: Set[int] = set()
     for one in _list("select.users", value):
         name = _text("select.users", one)
-        uid = int(name) if name.isdigit() else uid_of(name)
+        uid = int(name) if is_number(name) else uid_of(name)
         if uid is None:
             raise SelectError("select.users", f"this host knows no user {name!r}", "A user name or a uid is allowed.")
         wanted.add(uid)
@@ -165,7 +166,7 @@ def _command(value: Any) -> Test:
     text = _text("select.command", value)
     try:
         pattern = re.compile(text)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise SelectError(
             "select.command", f"{text!r} is no regular expression: {error}", "It is searched for in the command line."
         ) from None
@@ -200,7 +201,7 @@ def _unit(value: Any) -> Test:
 def _slurm_job(value: Any) -> Test:
     text = _text("select.slurm_job", value)
     job, _separator, step = text.partition(".")
-    if not job.isdigit() or text.endswith("."):
+    if not is_number(job) or text.endswith("."):
         raise SelectError(
             "select.slurm_job", f"{text!r} is no job", "A job id is allowed, or JOB.STEP (123, 123.0, 123.batch)."
         )

@@ -16,6 +16,7 @@ import struct
 from typing import Dict, Iterable, List, Optional, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import is_number, kernel_lines
 
 ESTABLISHED, LISTEN = 1, 10
 End = Tuple[str, int]
@@ -39,9 +40,9 @@ class TcpSocket:
 def parse_unix(text: str) -> Dict[int, str]:
     """Inode -> name it is bound to, "" for none; "@" starts an abstract name, trailing NULs (shown as "@") dropped."""
     found = {}
-    for line in text.splitlines()[1:]:
+    for line in kernel_lines(text)[1:]:
         parts = line.split(None, 7)
-        if len(parts) >= 7 and parts[6].isdigit():
+        if len(parts) >= 7 and is_number(parts[6]):
             name = parts[7] if len(parts) > 7 else ""
             found[int(parts[6])] = name.rstrip("@") if name.startswith("@") else name
     return found
@@ -62,9 +63,9 @@ def parse_end(text: str) -> End:
 def parse_tcp(text: str) -> List[TcpSocket]:
     """/proc/PID/net/tcp or tcp6."""
     found = []
-    for line in text.splitlines()[1:]:
+    for line in kernel_lines(text)[1:]:
         parts = line.split()
-        if len(parts) >= 10 and parts[9].isdigit():
+        if len(parts) >= 10 and is_number(parts[9]):
             found.append(TcpSocket(int(parts[9]), int(parts[3], 16), parse_end(parts[1]), parse_end(parts[2])))
     return found
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Dict, Iterable, List, Tuple
 
 
@@ -15,6 +16,23 @@ def printable(text: str) -> str:
     return "".join(
         one if one.isprintable() else one.encode("unicode_escape", "backslashreplace").decode("ascii") for one in text
     )
+
+
+def decoded(name: str) -> str:
+    """A name of a file, as the system calls of Python return it, as text that can be sent and stored: what is no UTF-8
+    in it is replaced."""
+    return os.fsencode(name).decode(errors="replace")
+
+
+def kernel_lines(text: str) -> List[str]:
+    """Of a file of the kernel, which ends a line with a line feed. str.splitlines() ends one at nine more characters,
+    and anybody may put those into the name of a thread, a file or a socket."""
+    return [line for line in text.split("\n") if line]
+
+
+def is_number(text: str) -> bool:
+    """Digits that int() takes, as str.isdigit() does not say: it knows superscripts, and int() has a limit."""
+    return text.isascii() and text.isdigit() and len(text) <= 20
 
 
 def grouped(notes: Iterable[Tuple[str, str]]) -> List[str]:

@@ -286,6 +286,50 @@ def test_a_process_that_was_stopped_and_suspended_by_hand_is_left_alone(lab: Lab
     lab.host.act("unlock", str(job.pid))
 
 
+# Of a user who has nothing to do with the GPU.
+HOSTILE = r"""
+import ctypes, mmap, os, pathlib, socket, time
+kept = []
+for name in (b"x\na b c d e f \xc2\xb2 g", b"\xff\xfe", b"x\x0ba b c d e f 1 g"):
+    kept.append(socket.socket(socket.AF_UNIX))
+    kept[-1].bind(b"\0" + name)
+for place in ("/tmp/hostile/a\x0b/dev/nvidia0", "/tmp/hostile/a\u2028/dev/nvidia-uvm"):
+    file = pathlib.Path(place)
+    file.parent.mkdir(parents=True)
+    file.write_bytes(bytes(4096))
+    with file.open("r+b") as stream:
+        kept.append(mmap.mmap(stream.fileno(), 4096))
+ctypes.CDLL(None).prctl(15, b"a)\x0b\nTgid: 1", 0, 0, 0)
+print(os.getpid(), flush=True)
+time.sleep(1000)
+"""
+
+# A program whose path is no UTF-8, with a file like that open.
+ODD_NAME = r"""
+directory=$(printf '/var/lib/we\377ird\n\303\251'); mkdir -p "$directory"; cp "$1" "$directory/a program"; shift
+exec 9>"$directory/log" "$directory/a program" "$@"
+"""
+
+
+def test_names_that_are_no_text_and_neighbours_that_are_hostile(lab: Lab, trainer: str) -> None:
+    """Nothing that another user calls his files and sockets may keep a run from its processes."""
+    job = lab.start(Workload(wrap=("sh", "-c", ODD_NAME, "-")))[0]
+    neighbour = lab.background(
+        "setpriv", f"--reuid={trainer}", "--regid=65534", "--clear-groups", "python3", "-c", HOSTILE
+    )
+    looked, suspended, again, resumed = lab.play(
+        info(select={"all": True}),
+        cuda("checkpointed", select={"executable": "a program"}),
+        info([job.pid]),
+        cuda("running", [job.pid]),
+    )
+    lab.host.sh(f"kill {neighbour}; rm -rf /tmp/hostile")
+    assert [process["pid"] for process in looked.ok().data["processes"]] == [job.pid]
+    assert "/we\ufffdird\n\xe9/a program" in suspended.ok(changed=True).each("executable")[0]
+    assert again.ok().each("state") == ["checkpointed"]
+    assert resumed.ok(changed=True).each("after") == ["running"]
+
+
 ZOMBIE = "import os, time; pid = os.fork(); os._exit(0) if pid == 0 else print(pid, flush=True); time.sleep(1000)"
 
 
@@ -320,6 +364,9 @@ def test_bad_input_is_an_error_before_anything_changes(lab: Lab) -> None:
         ({"select": {"gpus": [7]}}, ["7", "GPU"]),
         ({"select": {"users": ["nobody-here"]}}, ["nobody-here"]),
         ({"select": {"command": "("}}, ["command", "("]),
+        ({"select": {"command": "a{99999999999999}"}}, ["command", "repetition"]),
+        ({"select": {"users": ["\xb2"]}}, ["knows no user", "\xb2"]),
+        ({"pids": ["9" * 5000]}, ["pids[0]"]),
         ({"pids": [pid], "parallel": -1}, ["parallel", "-1"]),
         ({"pids": [pid], "lock_timeout": 0}, ["lock_timeout", "0"]),
         ({"pids": [pid], "step_timeout": -1}, ["step_timeout", "-1"]),

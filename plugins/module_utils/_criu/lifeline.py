@@ -32,6 +32,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold import p
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import read_identity, task_state
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_model import Identity
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_read import read_text, tasks_of
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import kernel_lines
 
 #: How much of the beginning of a mapping with code is kept. CRIU's system call and what is behind it are shorter.
 CODE = 64
@@ -114,7 +115,7 @@ def _find_room(regions: Sequence[Region]) -> int:
 
 def read_regions(pid: int) -> Tuple[Region, ...]:
     found = []
-    for line in read_text(f"/proc/{pid}/maps").splitlines():
+    for line in kernel_lines(read_text(f"/proc/{pid}/maps")):
         parts = line.split(None, 5)
         start, _dash, end = parts[0].partition("-")
         found.append(Region(int(start, 16), int(end, 16), parts[1], parts[5] if len(parts) > 5 else ""))

@@ -14,7 +14,7 @@ from typing import Dict, Iterator, List, Optional, Tuple
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.errors import CriuError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.log import Decoded, decode
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.log_kinds import BY_ID
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import printable
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import kernel_lines, printable
 
 #: Descriptors, threads or processes that are named.
 MOST = 4
@@ -128,7 +128,7 @@ def _waiting(proc: str, pid: int) -> Iterator[str]:
 
 def _status(proc: str, pid: object) -> Dict[str, str]:
     """Fields of a process; none where it is not there."""
-    pairs = (line.partition(":") for line in _text(os.path.join(proc, str(pid), "status")).splitlines())
+    pairs = (line.partition(":") for line in kernel_lines(_text(os.path.join(proc, str(pid), "status"))))
     return {name: printable(value.strip()) for name, _colon, value in pairs}
 
 

@@ -18,6 +18,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazar
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import ProcessSnapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._select import place
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import is_number
 
 
 class SlurmStep(ProcessHazard):
@@ -42,7 +43,7 @@ class SlurmStep(ProcessHazard):
                 process.pid,
             )
         told = (process.environment or {}).get("SLURM_JOB_END_TIME", "")
-        left = int(told) - context.snapshot.taken if told.isdigit() else None
+        left = int(told) - context.snapshot.taken if is_number(told) else None
         if left is None:
             limit = "its time limit is not in its environment"
         else:

@@ -18,6 +18,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process impor
     read_identity,
     task_state,
 )
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import kernel_lines
 
 GONE = ("", "Z", "X")
 STOPPED = ("T", "t")
@@ -35,7 +36,7 @@ def read(pid: int, name: str, tid: Optional[int] = None) -> str:
 
 def status_field(pid: int, field: str, tid: Optional[int] = None) -> str:
     """A value of /proc/PID/status, "" where there is none."""
-    for line in read(pid, "status", tid).splitlines():
+    for line in kernel_lines(read(pid, "status", tid)):
         if line.startswith(field + ":"):
             return line[len(field) + 1 :].strip()
     return ""

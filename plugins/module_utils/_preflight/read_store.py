@@ -11,11 +11,12 @@ from typing import Optional
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight import _files
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.facts import StoreFacts
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import kernel_lines
 
 
 def parse_kind(mountinfo: str, device: str) -> str:
     """The kind of file system with this device number, "8:1"; "" for none."""
-    for line in mountinfo.splitlines():
+    for line in kernel_lines(mountinfo):
         left, separator, right = line.partition(" - ")
         first, last = left.split(), right.split()
         if separator and len(first) > 2 and last and first[2] == device:

@@ -111,6 +111,8 @@ def test_mapped_files_without_a_name() -> None:
         "7f0000600000-7f0000601000 rw-s 00000000 00:16 16   /dev/shm/torch (deleted)\n"
     )
     assert parse.deleted_mappings(maps) == (("/dev/shm/torch", 0x1000), ("/usr/lib/libx.so.1", 0x201000))
+    odd = "7f0000500000-7f0000501000 r--p 00000000 08:01 15   /tmp/x\x0b /y (deleted)\n"
+    assert parse.deleted_mappings(odd) == (("/tmp/x\x0b /y", 0x1000),)
 
 
 def test_connections_that_leave_the_tree() -> None:

@@ -37,6 +37,20 @@ def test_maps() -> None:
     assert found.shm_files == ("/dev/shm/nccl-AbCdEf (deleted)",)
 
 
+@pytest.mark.parametrize("separator", "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029")
+def test_a_file_may_have_any_name(separator: str) -> None:
+    """The kernel escapes nothing but the line feed."""
+    line = f"7f0000000000-7f0000001000 rw-s 00000000 00:1a 5   /tmp/x{separator}/dev/nvidia-uvm\n"
+    assert parse.parse_maps(line + MAPS) == parse.parse_maps(MAPS)
+    assert parse.parse_status(f"Name:\tx{separator}Tgid: 7\nTgid:\t590\n")["Tgid"] == "590"
+    assert parse.parse_status(f"Name:\tx{separator}NStgid: 7\n").keys() == {"Name"}
+
+
+def test_a_name_of_anonymous_memory_is_no_path() -> None:
+    line = "7f0000000000-7f0000001000 rw-p 00000000 00:00 0   [anon:/dev/nvidia-uvm]\n"
+    assert parse.parse_maps(line) == parse.parse_maps("")
+
+
 @pytest.mark.parametrize(
     "line, matters",
     [

@@ -128,6 +128,11 @@ def test_select(criteria: Dict[str, Any], pids: Tuple[int, ...]) -> None:
         ({"users": ["bob"]}, "select.users: this host knows no user 'bob'"),
         ({"command": "("}, "select.command: '(' is no regular expression"),
         ({"command": ""}, "select.command: ''"),
+        ({"command": "a{99999999999999}"}, "select.command: 'a{99999999999999}' is no regular expression"),
+        ({"command": "(" * 3000 + ")" * 3000}, "select.command: '((("),
+        ({"users": ["\xb2"]}, "select.users: this host knows no user '\xb2'"),
+        ({"users": ["9" * 5000]}, "select.users: this host knows no user '999"),
+        ({"slurm_job": "\xb2"}, "select.slurm_job: '\xb2' is no job"),
         ({"slurm_job": "abc"}, "select.slurm_job: 'abc' is no job"),
         ({"slurm_job": "12."}, "select.slurm_job: '12.' is no job"),
     ],
@@ -137,6 +142,11 @@ def test_what_can_not_be_meant(criteria: Dict[str, Any], words: str) -> None:
         chosen(**criteria)
     assert str(caught.value).startswith(words)
     assert str(caught.value) == f"{caught.value.argument}: {caught.value.seen}. {caught.value.allowed}"
+
+
+def test_a_user_that_no_host_can_know() -> None:
+    with pytest.raises(SelectError, match="this host knows no user"):
+        select({"users": ["root\0"]}, Snapshot(read_host(), (), ()), {})
 
 
 def test_an_abbreviation_that_fits_two_containers() -> None:

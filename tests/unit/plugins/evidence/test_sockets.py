@@ -36,6 +36,15 @@ def test_unix_names() -> None:
     assert _sockets.parse_unix(UNIX) == {29709: "@cuda-uvmfd-4026531836-590", 29710: "/run/my dir/control", 29711: ""}
 
 
+@pytest.mark.parametrize(
+    "name", ["@x\na b c d e f \xb2 g", "@\x0ba b c d e f 29709 forged", "@\u2028a b c d e f 29709 forged"]
+)
+def test_a_socket_may_have_any_name(name: str) -> None:
+    """An abstract name has whatever bytes its owner likes, and anybody may own one."""
+    line = f"0000000000000000: 00000002 00000000 00010000 0001 01 29712 {name}\n"
+    assert _sockets.parse_unix(UNIX + line)[29709] == "@cuda-uvmfd-4026531836-590"
+
+
 def test_tcp() -> None:
     first, second = _sockets.parse_tcp(TCP)
     assert first == TcpSocket(777, _sockets.ESTABLISHED, ("127.0.0.1", 40000), ("10.0.0.2", 50000))

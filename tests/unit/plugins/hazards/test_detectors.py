@@ -176,6 +176,8 @@ def test_more_than_one_rank(fields: Dict[str, object], words: str) -> None:
     [
         {"environment": {"WORLD_SIZE": "1"}},
         {"environment": {"WORLD_SIZE": "many"}},
+        {"environment": {"WORLD_SIZE": "\xb2"}},
+        {"environment": {"WORLD_SIZE": "9" * 5000}},
         {"tcp_remote": ("41000 192.0.2.7:443", "22 192.0.2.8:50000")},  # services
         {},
     ],

@@ -135,9 +135,9 @@ def test_a_watchdog_is_known_from_the_environment_where_systemd_can_not_be_asked
     assert unknown.severity == "warning" and "systemctl can't be started" in unknown.evidence
     told = changed(taken, environment={"WATCHDOG_USEC": "30000000"})
     assert "watchdog of 30 s" in the_only(evaluate(context(told)), "systemd_watchdog").evidence
-    assert (
-        of(evaluate(context(changed(recording("unit"), environment={"WATCHDOG_USEC": "0"}))), "systemd_watchdog") == []
-    )
+    for value in ("0", "\xb2"):
+        none = changed(recording("unit"), environment={"WATCHDOG_USEC": value})
+        assert of(evaluate(context(none)), "systemd_watchdog") == []
 
 
 @pytest.mark.parametrize(
@@ -185,6 +185,12 @@ def test_the_time_limit_of_a_job_that_has_passed() -> None:
     taken = changed(recording("slurm"), environment={"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": "100"})
     (finding,) = of(evaluate(context(taken)), "slurm_step")
     assert "its time limit has passed" in finding.evidence and finding.severity == "warning"
+
+
+def test_a_time_limit_that_is_no_number() -> None:
+    taken = changed(recording("slurm"), environment={"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": "\xb2"})
+    (finding,) = of(evaluate(context(taken)), "slurm_step")
+    assert "its time limit is not in its environment" in finding.evidence
 
 
 @pytest.mark.parametrize(
