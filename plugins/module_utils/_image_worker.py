@@ -11,7 +11,6 @@ A restore goes on to its end.
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import time
 import traceback
@@ -42,7 +41,6 @@ def start(job: ImageJob, channel: socket.socket) -> int:
     try:
         settle_in(channel, NAME, f"{job.path}, run {job.options.run_id}")
         # Its own children are CRIU and the workers of the CUDA processes: none may be ended half way either.
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         ImageWorker(job, channel).serve()
         status = 0
     finally:

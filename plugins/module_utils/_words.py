@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import Dict, Iterable, List, Tuple
 
@@ -33,6 +34,21 @@ def kernel_lines(text: str) -> List[str]:
 def is_number(text: str) -> bool:
     """Digits that int() takes, as str.isdigit() does not say: it knows superscripts, and int() has a limit."""
     return text.isascii() and text.isdigit() and len(text) <= 20
+
+
+def refused_by_host(error: OSError) -> str:
+    """For a module that the host gives no process, descriptor or memory, in the words of an error."""
+    short = error.errno in (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+    remedy = (
+        "The module takes some processes and descriptors of its own, and for each process that it works on: raise the "
+        "limits of its user and session (ulimit -n and -u, TasksMax, pids.max)"
+        if short
+        else "Look at that, and at the state of the processes with cuda_checkpoint_info"
+    )
+    return (
+        f"this host: {error}. The module could not go on; what its workers have begun they end. {remedy}, and run the "
+        "task again."
+    )
 
 
 def grouped(notes: Iterable[Tuple[str, str]]) -> List[str]:

@@ -44,6 +44,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process impor
     read_process,
     restore_thread_id,
 )
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._signals import hear_of_children
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._step_names import ProcessStep
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._subject import waiting_words
 
@@ -156,6 +157,7 @@ def settle_in(channel: socket.socket, name: bytes, subject: str) -> None:
     os.umask(0o077)
     for ignored in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
         signal.signal(ignored, signal.SIG_IGN)
+    hear_of_children()
     # Asked to end while it is at work, it finishes first; the guard waits for this signal.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     null = os.open(os.devnull, os.O_RDWR)
@@ -691,6 +693,7 @@ class Worker:
         try:
             handle = Handle(previous.worker)
             handle.send(signal.SIGTERM)
+            handle.send(signal.SIGCONT)  # one that somebody has stopped lets go of nothing
             handle.close()
         except ProcessEndedError:
             return

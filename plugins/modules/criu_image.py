@@ -573,6 +573,8 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_job imp
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import open_journal
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_errors import JournalError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._select import SelectError
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._signals import hear_of_children
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import refused_by_host
 
 YES_NO = {"type": "str", "choices": ["auto", "yes", "no"], "default": "auto"}
 ARGUMENTS = {
@@ -704,6 +706,7 @@ def _warn(module: AnsibleModule, engine: Union[ImageEngine, Absent, None]) -> No
 
 
 def main() -> None:
+    hear_of_children()
     module = AnsibleModule(
         argument_spec=ARGUMENTS,
         mutually_exclusive=[("pid", "pids", "select"), ("path", "store")],
@@ -731,6 +734,9 @@ def main() -> None:
     ) as error:
         _warn(module, engine)
         module.fail_json(msg=str(error), **_image_report.report(engine, time.monotonic() - began))
+    except OSError as error:
+        _warn(module, engine)
+        module.fail_json(msg=refused_by_host(error), **_image_report.report(engine, time.monotonic() - began))
     else:
         _warn(module, engine)
         module.exit_json(**_image_report.report(engine, time.monotonic() - began))

@@ -390,6 +390,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.errors import CriuError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.inspection import inspect_path, inspect_store
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._signals import hear_of_children
 
 ARGUMENTS = {
     "path": {"type": "path"},
@@ -399,6 +400,7 @@ ARGUMENTS = {
 
 
 def main() -> None:
+    hear_of_children()
     module = AnsibleModule(
         argument_spec=ARGUMENTS,
         mutually_exclusive=[("path", "store")],

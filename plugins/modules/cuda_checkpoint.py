@@ -645,6 +645,8 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import Gp
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import open_journal
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_errors import JournalError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._select import SelectError
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._signals import hear_of_children
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import refused_by_host
 
 ARGUMENTS = {
     "state": {"type": "str", "required": True, "choices": ["running", "locked", "checkpointed"]},
@@ -751,6 +753,7 @@ def _warn(module: AnsibleModule, engine: Optional[Engine]) -> None:
 
 
 def main() -> None:
+    hear_of_children()
     module = AnsibleModule(
         argument_spec=ARGUMENTS,
         required_one_of=[("pids", "select")],
@@ -783,6 +786,9 @@ def main() -> None:
     ) as error:
         _warn(module, engine)
         module.fail_json(msg=str(error), **_report.report(engine, time.monotonic() - began))
+    except OSError as error:
+        _warn(module, engine)
+        module.fail_json(msg=refused_by_host(error), **_report.report(engine, time.monotonic() - began))
     else:
         _warn(module, engine)
         module.exit_json(**_report.report(engine, time.monotonic() - began))

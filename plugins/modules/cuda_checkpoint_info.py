@@ -366,7 +366,9 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._info import I
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import open_journal
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_errors import JournalError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._select import SelectError
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._signals import hear_of_children
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._snapshot import read_snapshot
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import refused_by_host
 
 ARGUMENTS = {
     "pids": {"type": "list", "elements": "raw"},
@@ -392,6 +394,7 @@ ARGUMENTS = {
 
 
 def main() -> None:
+    hear_of_children()
     module = AnsibleModule(argument_spec=ARGUMENTS, mutually_exclusive=[("pids", "select")], supports_check_mode=True)
     params = module.params
     try:
@@ -410,6 +413,8 @@ def main() -> None:
         module.fail_json(msg=missing_required_lib(error.library), exception=error.trace)
     except (ArgumentError, SelectError, BackendError, JournalError, NvmlError) as error:
         module.fail_json(msg=str(error))
+    except OSError as error:
+        module.fail_json(msg=refused_by_host(error))
     module.exit_json(changed=False, **found)
 
 

@@ -622,6 +622,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import Nv
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import open_journal
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_errors import JournalError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._select import SelectError
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._signals import hear_of_children
 
 CONTROLLER_LENGTH = 200
 ERRORS = (ArgumentError, CriuError, DrainError, JournalError, NvmlError, SelectError, OSError)
@@ -719,6 +720,7 @@ def run(options: Options, journal_path: str) -> Tuple[Call, Dict[str, Any], str]
 
 
 def main() -> None:
+    hear_of_children()
     module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
     if os.geteuid() != 0:
         module.fail_json(

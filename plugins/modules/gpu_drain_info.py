@@ -564,6 +564,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import Nv
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import open_journal
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_errors import JournalError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._select import SelectError
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._signals import hear_of_children
 
 ARGUMENTS = {
     "run_id": {"type": "str", "default": ""},
@@ -586,6 +587,7 @@ ARGUMENTS = {
 
 
 def main() -> None:
+    hear_of_children()
     module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
     if os.geteuid() != 0:
         module.fail_json(

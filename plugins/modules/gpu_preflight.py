@@ -660,6 +660,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_error
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.options import Options
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.run import Preflight
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._select import SelectError
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._signals import hear_of_children
 
 ARGUMENTS = {
     "capabilities": {
@@ -719,6 +720,7 @@ def options_of(params: Mapping[str, Any]) -> Options:
 
 
 def main() -> None:
+    hear_of_children()
     module = AnsibleModule(argument_spec=ARGUMENTS, mutually_exclusive=[("pids", "select")], supports_check_mode=True)
     try:
         verdict = Preflight(options_of(module.params)).run()

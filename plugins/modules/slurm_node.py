@@ -270,6 +270,7 @@ from typing import Any, Dict, List
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.finding import BLOCKING, Finding
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._signals import hear_of_children
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._slurm import (
     Job,
     Node,
@@ -400,6 +401,7 @@ _LOOK = "Look at it with scontrol show node, and at the log of slurmctld."
 
 
 def main() -> None:
+    hear_of_children()
     module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
     try:
         result = Task(module).run()

@@ -151,6 +151,29 @@ def test_a_lost_guard_is_told_and_mended_by_the_next_run(lab: Lab) -> None:
     resume(lab, job)
 
 
+def test_a_guard_hears_also_where_ansible_was_started_by_who_ignores_its_children(lab: Lab) -> None:
+    """An ignored SIGCHLD is inherited, and the kernel tells a tracer by that signal that its process was continued."""
+    start = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.executable, sys.argv)"
+    lab.host.put("/usr/local/bin/deaf-python", f"#!/bin/sh\nexec /usr/bin/python3 -c '{start}' \"$@\"\n", "755")
+    job = lab.one("polling")
+    task = cuda("checkpointed", [job.pid]) | {"vars": {"ansible_python_interpreter": "/usr/local/bin/deaf-python"}}
+    (suspended,) = lab.play(task)
+    guard = suspended.ok(changed=True).processes[job.pid]["guard"]
+    lab.host.run("kill", "-CONT", str(job.pid))
+    # A SIGCONT that nobody has answered waits; the answer, a SIGSTOP, takes it away.
+    lab.wait_for("answer to a SIGCONT", lambda: not pending(lab, job) & 1 << 17, seconds=5)
+    kill_guard(lab, guard)
+    assert lab.is_parked(job)
+    resume(lab, job)
+
+
+def test_a_guard_that_is_stopped_itself_lets_go(lab: Lab) -> None:
+    job = lab.one("polling")
+    guard = suspend(lab, job)
+    lab.host.run("kill", "-STOP", str(guard["pid"]))
+    resume(lab, job)
+
+
 @pytest.mark.parametrize("guard", ["killed", "none"])
 def test_what_runs_without_its_gpu_is_told_and_stopped_by_the_next_run(lab: Lab, guard: str) -> None:
     """Plain threads wait for the driver; the run does what can be done before they no longer do."""

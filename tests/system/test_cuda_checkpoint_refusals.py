@@ -400,6 +400,14 @@ def test_bad_input_is_an_error_before_anything_changes(lab: Lab) -> None:
     lab.play(cuda("running", [parked.pid]))[0].ok(changed=True)
 
 
+def test_a_host_that_gives_no_descriptors_is_told(lab: Lab) -> None:
+    pids = [job.pid for job in lab.start(*[Workload()] * 12)]
+    lab.host.put("/usr/local/bin/poor-python", '#!/bin/sh\nulimit -n 14\nexec /usr/bin/python3 "$@"\n', "755")
+    poor = {"vars": {"ansible_python_interpreter": "/usr/local/bin/poor-python"}}
+    for result in lab.play(cuda("checkpointed", pids) | poor, info(pids) | poor):
+        result.refused("Too many open files", "ulimit -n")
+
+
 REUSE = """
 import os, sys, time
 wanted = int(sys.argv[1])
