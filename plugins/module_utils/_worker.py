@@ -262,6 +262,8 @@ class Worker:
         except Exception as error:
             # Whatever it was, it is told; the process stays as it is, stopped if it was held, and the next run asks.
             outcome = self._unexpected(command, error)
+        if not outcome.ok and outcome.state != "gone" and not is_alive(self._job.identity):
+            outcome = self._gone(command)  # whatever the driver says of a process that is not there any more
         try:
             if command.do == "resume":
                 self._journal.release(own_identity())

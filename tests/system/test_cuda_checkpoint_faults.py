@@ -93,12 +93,13 @@ def on_all(every: list[Lab], jobs: dict[str, Job], state: str, **options: Any) -
     return by_host(Play(every[0].host.fleet, [{**task, "vars": {"lookup_pids": lookup}}]).wait())
 
 
-def plan(every: list[Lab], faults: list[Fault], victim: str) -> None:
+def plan(every: list[Lab], faults: list[Fault], victim: str, jobs: dict[str, Job] | None = None) -> None:
     def write(lab: Lab) -> None:
         number = int(lab.host.name[1:]) - 1
         if number < len(faults):
             step, delay = faults[number]
-            lab.host.put(PLAN, json.dumps({"step": step, "victim": victim, "delay": delay}))
+            pid = jobs[lab.host.name].pid if jobs else None
+            lab.host.put(PLAN, json.dumps({"step": step, "victim": victim, "delay": delay, "pid": pid}))
 
     on_each(every, write)
 
@@ -166,6 +167,26 @@ def test_killed_while_it_resumes(every: list[Lab], victim: str) -> None:
     second = on_all(every, jobs, "running")
     assert all(result.outcome == "ok" for result in second.values()), told(second, RESUME)
     assert all(result.each("after") == ["running"] for result in second.values())
+
+
+@pytest.mark.parametrize("state", ["checkpointed", "running"])
+def test_the_process_itself_is_killed(every: list[Lab], state: str) -> None:
+    """It is said to have ended, whatever the driver answers for it, and nothing of it is left."""
+    jobs = start(every)
+    for job in jobs.values():
+        job.may_be_gone = "killed by the test"
+    if state == "running":
+        on_all(every, jobs, "checkpointed")
+    faults = SUSPEND if state == "checkpointed" else RESUME
+    plan(every, faults, "target", jobs)
+    results = on_all(every, jobs, state)
+    check_fired(every, faults)
+    wrong = [
+        fault
+        for number, fault in enumerate(faults, 1)
+        if results[f"h{number}"].outcome != "failed" or results[f"h{number}"].each("after") != ["ended"]
+    ]
+    assert not wrong, told(results, wrong)
 
 
 def test_the_network_is_gone_in_the_middle_of_a_copy(fleet_of_labs: list[Lab]) -> None:

@@ -3,9 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Loaded by every Python of a test host: kills what /run/faults.json names when a worker has journalled a step.
 
-{"step": NAME, "victim": "worker" | "module" | "session" | "criu" | "disk", "delay": SECONDS}: at the first such step,
-or that long into it. A step of an image has "image:" before its name. The victim "disk" is filled, but for "keep"
-bytes. What was done is written to /run/faults.done. The code under test knows nothing of this.
+{"step": NAME, "victim": "worker" | "module" | "session" | "criu" | "target" | "disk", "delay": SECONDS}: at the first
+such step, or that long into it. The victim "target" is the process with this "pid". A step of an image has "image:"
+before its name. The victim "disk" is filled, but for "keep" bytes. What was done is written to /run/faults.done. The
+code under test knows nothing of this.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ def kill(plan: dict[str, Any]) -> None:
         fill(plan["keep"])
         DONE.write_text(json.dumps({"plan": plan}))
         return
-    victims = {"worker": [os.getpid()], "module": [MODULE], "session": SESSION, "criu": []}[plan["victim"]]
+    target = [int(plan["pid"])] if plan["victim"] == "target" else []
+    known = {"worker": [os.getpid()], "module": [MODULE], "session": SESSION, "criu": [], "target": target}
+    victims: list[int] = known[plan["victim"]]
     DONE.write_text(json.dumps({"plan": plan, "victims": victims}))
     if not plan["delay"]:
         for pid in victims:
