@@ -5,9 +5,13 @@
 
 from __future__ import annotations
 
+from typing import Optional
+
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.results import NAMES
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.finding import Finding
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._subject import Subject
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import ProcessSnapshot
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._subject import WORKER_NAME, Subject
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import printable
 
 DOCS = "https://github.com/gpufleet/checkpoint/blob/main/docs/hazards.md"
 OWN_OPTIONS = frozenset(("checkpoint_refused", "parked_unowned", "unparked"))
@@ -45,14 +49,26 @@ def refused_before(subject: Subject, code: int, allowed: bool) -> Finding:
     )
 
 
-def traced(subject: Subject) -> Finding:
+def traced(subject: Subject, tracer: Optional[ProcessSnapshot]) -> Finding:
+    """tracer: None for one that can't be seen."""
+    pid = subject.process.tracer_pid
+    if tracer is not None and tracer.name == WORKER_NAME:
+        evidence = f"PID {pid} ({WORKER_NAME}) guards it, and is not in this journal"
+        remedy = (
+            f"Name the journal that knows it. If there is none any more: kill {pid}, which lets go of the process and "
+            "leaves it stopped; then run the task again"
+        )
+    else:
+        name = "" if tracer is None else f" ({printable(tracer.name)})"
+        evidence = f"PID {pid}{name}, which is no worker of ours, traces it, and it has lost its guard"
+        remedy = f"End or detach PID {pid} (a debugger, strace), and run the task again"
     return Finding(
         id="traced",
         severity="blocking",
         subject=subject.name,
-        evidence=f"PID {subject.process.tracer_pid}, which is no worker of ours, traces it, and it has lost its guard",
+        evidence=evidence,
         reason="Only one tracer can be attached to a process: it can neither be held nor resumed",
-        remedy=f"End or detach PID {subject.process.tracer_pid} (a debugger, strace), and run the task again",
+        remedy=remedy,
         option="",
         reference=f"{DOCS}#traced",
         pid=subject.pid,

@@ -20,6 +20,8 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import 
 
 GIB = float(1 << 30)
 RUNAWAY_STATE = "running_without_gpu"
+#: The name of a worker, in /proc/PID/comm: 15 characters at most.
+WORKER_NAME = "gpufleet-hold"
 
 
 @dataclass

@@ -190,7 +190,11 @@ class Survey:
                 and subject.operation.status in ("done", "undone")
             },
         )
-        foreign = [_findings.traced(subject) for subject in subjects if _is_traced_by_others(subject)]
+        foreign = [
+            _findings.traced(subject, self.snapshot.process(subject.process.tracer_pid))
+            for subject in subjects
+            if _is_traced_by_others(subject)
+        ]
         return (*foreign, *evaluate(context, self._allow))
 
 

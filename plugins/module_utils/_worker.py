@@ -46,12 +46,12 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process impor
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._signals import hear_of_children
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._step_names import ProcessStep
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._subject import waiting_words
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._subject import WORKER_NAME, waiting_words
 
 # arg_start in /proc/PID/stat, behind the name: proc_pid_stat(5)
 _ARGUMENTS = 45
 _PR_SET_NAME = 15
-NAME = b"gpufleet-hold"
+NAME = WORKER_NAME.encode()
 # A process that a dead worker has left stopped is asked for so long while it is held; a copy that is going on counts.
 PROBE_SECONDS = 600.0
 # Refusals of a checkpoint after which the driver refuses every later one of the same process.

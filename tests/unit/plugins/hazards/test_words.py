@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.findi
     warning_lines,
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazard import LIVE, comma, names_of, size
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._subject import Subject
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import grouped
 from tests.unit.plugins.hazards.helpers import SETS, context, recording, target, the_only
 from tests.unit.plugins.hazards.test_recordings import TAKEN
@@ -159,6 +161,16 @@ def test_sizes_and_lists() -> None:
 def test_a_sentence_gets_one_full_stop() -> None:
     finding = Finding("x", "blocking", "This host", "seen.", "Why?", "Do it", "mig", "", None)
     assert finding.message() == "This host: seen. Why? Do it. Override: allow: [mig]."
+
+
+def test_a_guard_that_the_journal_does_not_know_is_no_debugger() -> None:
+    """Its journal was moved away."""
+    taken = recording("plain-parked")
+    subject = Subject(replace(target(taken), tracer_pid=5120), None, "unowned")
+    guard = replace(target(taken), name="gpufleet-hold")
+    assert "kill 5120, which lets go of the process and leaves it stopped" in _findings.traced(subject, guard).message()
+    for other in (None, replace(guard, name="gdb")):
+        assert "no worker of ours" in _findings.traced(subject, other).evidence
 
 
 def test_the_screen_gets_each_kind_of_warning_once() -> None:
