@@ -31,6 +31,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import (
     tool,
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import options as criu_options
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.durable import sync_others
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.errors import CriuError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.manifest import (
     Manifest,
@@ -107,6 +108,7 @@ class Dump:
             files = images.regular_files(self._partial)
             compressed = self._compress()
             self._steps.begin("seal")
+            self._sync_files(files)
             manifest = self._manifest(tree, chosen, held, compressed, files)
         write_manifest(self._partial, manifest)
         store.sync(self._partial)
@@ -306,6 +308,11 @@ class Dump:
         self._steps.begin("compress")
         compress.compress(self._partial, images.page_files(self._partial))
         return self._job.options.compress
+
+    def _sync_files(self, files: Tuple[OpenRegular, ...]) -> None:
+        """What the tree has written to them is a part of what it was: else an image that outlives a loss of power would
+        not fit them."""
+        self._steps.notes.extend(sync_others([one.path for one in files if one.writable and not one.deleted]))
 
     def _manifest(
         self,

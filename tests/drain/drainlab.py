@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.system.hosts import ROOT, Fleet
-from tests.system.lab import INSIDE, LAB, Job, Lab
+from tests.system.lab import Job, Lab
 from tests.system.playing import Result, environment
 
 HERE = Path(__file__).parent
@@ -288,13 +288,6 @@ def _clear(lab: Lab) -> None:
     lab.host.sh("pkill -9 -x gpufleet-hold; rm -rf /var/lib/gpufleet; true")
     lab.end(*lab.jobs)
     lab.before = lab.ask("leftovers")
-
-
-def boot(lab: Lab) -> None:
-    """After a host was down: what lay in memory is made anew."""
-    lab.host.disconnect()
-    lab.host.put(LAB, (INSIDE / "lab.py").read_text())
-    lab.host.sh("[ -e /run/lab ] || ln -s /var/lib/lab /run/lab")
 
 
 def states(lab: Lab) -> dict[str, str]:

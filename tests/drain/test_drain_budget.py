@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.drain.drainlab import RUNNING, Drain, Runs, all_are, boot, drains, on_each, runs, watched
+from tests.drain.drainlab import RUNNING, Drain, Runs, all_are, drains, on_each, runs, watched
 from tests.system.hosts import ROOT
 from tests.system.lab import Lab
 
@@ -59,7 +59,7 @@ def nothing(_lab: Lab) -> None:
 
 def power_on(lab: Lab) -> None:
     lab.host.fleet.must("start", lab.host.name)
-    boot(lab)
+    lab.booted()
 
 
 CAUSES = (

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tests.drain.drainlab import Drain, Runs, boot, drains, on_each, states
+from tests.drain.drainlab import Drain, Runs, drains, on_each, states
 from tests.faults.kinds import NOBODY, Fault
 from tests.faults.matrix import Scenario
 from tests.faults.points import DUMP, PARKED, RESTORE, RESUME, SUSPEND, UNDO
@@ -165,7 +165,7 @@ class Batch:
         else:
             self.fleet.must("poweroff", lab.host.name, "--lose-unsynced")
             self.fleet.must("start", lab.host.name)
-        boot(lab)
+        lab.booted()
         lab.host.sh(f"echo down >{DONE}")
 
     def _strike_at_rest(self, lab: Lab) -> None:

@@ -108,6 +108,16 @@ class Lab:
         )
         return self.host.sh(f"until [ -s {log} ]; do sleep 0.02; done; head -n 1 {log}")
 
+    def use_up_low_pids(self) -> None:
+        """Of what starts from now on, no number is one that the next boot gives out anew at once."""
+        self.host.sh("i=0; while [ $i -lt 1500 ]; do /bin/true; i=$((i+1)); done")
+
+    def booted(self) -> None:
+        """The host was down: what lay in memory is made anew."""
+        self.host.disconnect()
+        self.host.put(LAB, (INSIDE / "lab.py").read_text())
+        self.host.sh("[ -e /run/lab ] || ln -s /var/lib/lab /run/lab")
+
     def play(self, *tasks: Task, seconds: float = 240, every: bool = False) -> list[Result]:
         """Results of the modules; `every`: of what the shell did in between as well."""
         return play(self.host.fleet, *tasks, hosts=self.host.name, seconds=seconds, every=every)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.system.lab import INSIDE, LAB, Job, Lab, labs
+from tests.system.lab import Job, Lab, labs
 from tests.system.test_criu_image import STORE, first, gone, image
 
 
@@ -24,16 +24,13 @@ def host(simulator: Path) -> Iterator[Lab]:
 
 def test_an_image_outlives_a_reboot_and_is_restored_once(host: Lab) -> None:
     with host.watched() as lab:
-        # Not one of the low numbers, which the next boot gives out anew.
-        lab.host.sh("echo 30000 > /proc/sys/kernel/ns_last_pid || true")
+        lab.use_up_low_pids()
         job = lab.one()
         path = f"{STORE}/reboot"
         dump: dict[str, Any] = {"pid": job.pid, "path": path, "leave_running": False}
         lab.play(image("present", **dump))[0].ok(changed=True)
-        lab.host.disconnect()
         lab.host.fleet.must("reboot", lab.host.name)
-        lab.host.put(LAB, (INSIDE / "lab.py").read_text())
-        lab.host.sh("[ -e /run/lab ] || ln -s /var/lib/lab /run/lab")
+        lab.booted()
         assert gone(lab, job)
         present, back, again = lab.play(
             image("present", **dump), image("restored", path=path), image("restored", path=path)
@@ -42,6 +39,19 @@ def test_an_image_outlives_a_reboot_and_is_restored_once(host: Lab) -> None:
         back.ok(changed=True)
         again.ok(changed=False)
         assert first(back)["identities"][0]["pid"] == job.pid
+
+
+def test_an_image_and_the_files_of_its_process_outlive_a_loss_of_power(host: Lab) -> None:
+    """What the process had written before it was dumped was on no disk yet."""
+    with host.watched() as lab:
+        lab.use_up_low_pids()
+        job = lab.one()
+        path = f"{STORE}/power"
+        lab.play(image("present", pid=job.pid, path=path, leave_running=False))[0].ok(changed=True)
+        lab.host.fleet.must("poweroff", lab.host.name, "--lose-unsynced")
+        lab.host.fleet.must("start", lab.host.name)
+        lab.booted()
+        lab.play(image("restored", path=path))[0].ok(changed=True)
 
 
 @pytest.mark.parametrize("place", ["same", "new"])

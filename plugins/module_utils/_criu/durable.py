@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import os
+import stat
 from concurrent.futures import ThreadPoolExecutor
-from typing import List
+from typing import List, Sequence, Tuple
 
 
 def write_file(directory: str, name: str, data: bytes) -> None:
@@ -56,3 +57,16 @@ def _sync_file(path: str) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def sync_others(paths: Sequence[str]) -> Tuple[str, ...]:
+    """Regular files of somebody else, each by itself; in words, those for which nobody can promise that they outlive a
+    loss of power."""
+    problems: List[str] = []
+    for path in paths:
+        try:
+            if stat.S_ISREG(os.stat(path).st_mode):
+                _sync_file(os.path.realpath(path))
+        except OSError as error:
+            problems.append(f"{path} may not outlive a loss of power, it can't be synced: {error.strerror}")
+    return tuple(problems)
