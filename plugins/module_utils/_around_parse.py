@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Dict, Iterable, List, Mapping, Sequence, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._peers import is_loopback
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_parse import addresses
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._sockets import LISTEN, TcpSocket
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import kernel_lines
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import kernel_lines, natural
 
 #: File systems of other hosts, or of programs: one that is away keeps whoever asks it for ever.
 _NETWORK = re.compile(
@@ -19,6 +21,7 @@ _NETWORK = re.compile(
 )
 _VOLATILE = frozenset(("tmpfs", "ramfs", "devtmpfs"))
 _ROTATED = re.compile(r"^(?P<name>.+?)(?:\.\d{1,3}|\.old|-\d{8}(?:-\d{2,10}|\d{2,6})?)$")
+_OCTAL = re.compile("[0-7]{1,12}")
 _DELETED = " (deleted)"
 _CLOSE = 7
 
@@ -39,9 +42,10 @@ def parse_fdinfo(text: str) -> FdInfo:
         name, _separator, value = line.partition(":")
         words = value.split()
         if name == "flags" and words:
-            flags = int(words[0], 8)
+            # What no kernel writes may be written to.
+            flags = int(words[0], 8) if _OCTAL.fullmatch(words[0]) else os.O_RDWR
         elif name == "mnt_id" and words:
-            mount = int(words[0])
+            mount = natural(words[0]) or 0
         elif name == "lock" and len(words) >= 4 and "->" not in words:
             locks.append(f"{words[1]} {words[3]}")
     return FdInfo(flags, mount, tuple(locks))
@@ -69,14 +73,15 @@ class Mounts:
 
 
 def parse_mounts(text: str) -> Mounts:
-    """/proc/PID/mountinfo."""
+    """/proc/PID/mountinfo, in which the kernel escapes spaces, and no other characters that Python takes for them."""
     types: Dict[int, str] = {}
     points = []
     for line in kernel_lines(text):
         left, separator, right = line.partition(" - ")
-        first, last = left.split(), right.split()
-        if separator and len(first) >= 5 and last and first[0].isdigit():
-            types[int(first[0])] = last[0]
+        first, last = left.split(" "), right.split(" ")
+        number = natural(first[0])
+        if separator and len(first) >= 5 and last[0] and number is not None:
+            types[number] = last[0]
             points.append((re.sub(r"\\([0-7]{3})", lambda code: chr(int(code.group(1), 8)), first[4]), last[0]))
     return Mounts(types, tuple(points))
 
@@ -137,8 +142,8 @@ def deleted_mappings(maps: str) -> Tuple[Tuple[str, int], ...]:
             ("/memfd:", "/dev/zero", "/SYSV", "/[aio]", "/anon_hugepage", "/dev/nvidia", "/dev/infiniband")
         ):
             continue
-        start, _separator, end = line.partition(" ")[0].partition("-")
-        found[path] = found.get(path, 0) + int(end, 16) - int(start, 16)
+        start, end = addresses(line.partition(" ")[0])
+        found[path] = found.get(path, 0) + end - start
     return tuple(sorted(found.items()))
 
 

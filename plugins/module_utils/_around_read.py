@@ -37,13 +37,13 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._around_parse 
     strip_deleted,
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import ProcessSnapshot, read_identity
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_parse import Stat
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_parse import Stat, parse_maps
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_read import read_bytes, read_stat, read_text
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._select import place, units
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._snapshot import Snapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._sockets import SocketTables, Table
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._units import read_units
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import decoded, kernel_lines
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import decoded
 
 JOURNAL = "/run/systemd/journal/stdout"
 IMAGES = frozenset(("dump",))
@@ -228,7 +228,7 @@ class _Everyone:
                 opened.unseen.append(self._name(pid))
             return
         mounts = self._mounts_of(pid)
-        devices = {line[line.index("/dev/nvidia") :] for line in kernel_lines(maps) if "/dev/nvidia" in line}
+        devices = {path for path, _start, _bytes in parse_maps(maps).devices}
         for number in numbers:
             target = _link(f"{base}/fd/{number}")
             if target.startswith("/dev/nvidia"):

@@ -12,6 +12,7 @@ from typing import IO, Optional, Sequence, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.tool import environment
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import lines
 
 # More than any of these programs says; what a broken one writes beyond it is not read.
 MOST_BYTES = 65536
@@ -29,7 +30,7 @@ class Said:
     @property
     def lines(self) -> Tuple[str, ...]:
         """Errors first, without empty ones."""
-        return tuple(line.strip() for line in (self.err + "\n" + self.out).splitlines() if line.strip())
+        return tuple(line.strip() for line in lines(self.err + "\n" + self.out) if line.strip())
 
 
 def _scratch() -> IO[bytes]:

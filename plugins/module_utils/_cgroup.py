@@ -13,7 +13,7 @@ import os
 from typing import Dict, List, Optional, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import kernel_lines
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import kernel_lines, natural
 
 # In version 1 "no limit" is the largest count of pages that fits.
 _UNLIMITED = 1 << 62
@@ -72,7 +72,7 @@ def parse_mounts(text: str) -> Tuple[Mount, ...]:
     found = []
     for line in kernel_lines(text):
         left, separator, right = line.partition(" - ")
-        first, last = left.split(), right.split()
+        first, last = left.split(" "), right.split(" ")
         if not separator or len(first) < 5 or len(last) < 3 or last[0] not in ("cgroup", "cgroup2"):
             continue
         root, point = _unescape(first[3]), _unescape(first[4])
@@ -105,12 +105,10 @@ def below(path: str, root: str) -> Optional[Tuple[str, ...]]:
 
 
 def parse_limit(text: str) -> Optional[int]:
-    """Bytes, or None for "max"."""
+    """Bytes, or None for "max"; 0 for what no kernel writes, so that it is not taken for no limit."""
     word = text.strip()
-    if not word.isdigit():
-        return None
-    value = int(word)
-    return None if value >= _UNLIMITED else value
+    value = natural(word) or 0
+    return None if word == "max" or value >= _UNLIMITED else value
 
 
 def parse_stat(text: str) -> Dict[str, int]:
@@ -118,8 +116,9 @@ def parse_stat(text: str) -> Dict[str, int]:
     found = {}
     for line in kernel_lines(text):
         parts = line.split()
-        if len(parts) == 2 and parts[1].isdigit():
-            found[parts[0]] = int(parts[1])
+        value = natural(parts[1]) if len(parts) == 2 else None
+        if value is not None:
+            found[parts[0]] = value
     return found
 
 
@@ -159,7 +158,7 @@ class Cgroups:
     def __init__(self, mounts: Optional[Tuple[Mount, ...]] = None) -> None:
         """mounts: those of the caller where not given. Raises OSError where /proc is not mounted."""
         if mounts is None:
-            with open("/proc/self/mountinfo") as stream:
+            with open("/proc/self/mountinfo", errors="surrogateescape") as stream:
                 mounts = parse_mounts(stream.read())
         self._mounts = mounts
         self._known: Dict[str, CgroupSnapshot] = {}
@@ -235,7 +234,7 @@ class Cgroups:
         events, wanted = files.text("cgroup.events", "frozen"), files.text("cgroup.freeze", "frozen")
         if "frozen" in files.failed:
             return None
-        return "frozen 1" in (events or "").splitlines() or (wanted or "").strip() == "1"
+        return "frozen 1" in kernel_lines(events or "") or (wanted or "").strip() == "1"
 
 
 def own_group(pid: int, start_ticks: int) -> str:
@@ -253,7 +252,7 @@ def frozen(groups: Tuple[CgroupSnapshot, ...]) -> Optional[bool]:
 def read_membership(pid: int) -> Optional[Tuple[Tuple[str, str], ...]]:
     """None: no such process, or it may not be read."""
     try:
-        with open(f"/proc/{pid}/cgroup") as stream:
+        with open(f"/proc/{pid}/cgroup", errors="surrogateescape") as stream:
             return parse_membership(stream.read())
     except OSError:
         return None

@@ -12,13 +12,13 @@ from __future__ import annotations
 from typing import List, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _image_units as units
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import lifeline, store
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import store
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.errors import CriuError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.place import PARTIAL
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.saved import load
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.stillness import go_on
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._drain import Drain
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._drain_evidence import image_rows
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_left import take_out
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_images import ImageRow
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import is_alive
@@ -42,7 +42,8 @@ def prepare(journal: Journal, drain: Drain) -> Tuple[str, ...]:
     done, in words. Raises CriuError, OSError, JournalError."""
     notes: List[str] = []
     for row in broken_off(journal, drain):
-        hurt, problems = lifeline.put_back_all(load(row.path + PARTIAL))
+        hurt, problems, foreign = take_out(journal, row)
+        notes.extend(foreign)
         if hurt:
             notes.append(f"criu was killed at work in the tree of PID {row.root.pid}; what it had left was taken out")
         if problems:

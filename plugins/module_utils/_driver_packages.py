@@ -18,7 +18,7 @@ from typing import Callable, FrozenSet, List, Optional, Protocol, Sequence, Tupl
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._background import Command, Said
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._drain import DrainError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import printable
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import lines, printable
 
 SECONDS = 120.0
 #: How long another package manager may keep the lock.
@@ -115,7 +115,7 @@ class Apt:
 
 def parse_dpkg(text: str) -> Installed:
     """Lines of "ii  name": what is wanted (h: hold), what is (i: installed), and whether it is sound."""
-    found = [match for match in (re.match(r"([a-z])i.? +(\S+)$", line.rstrip()) for line in text.splitlines()) if match]
+    found = [match for match in (re.match(r"([a-z])i.? +(\S+)$", line.rstrip()) for line in lines(text)) if match]
     return Installed(
         names=tuple(sorted(match.group(2) for match in found)),
         held=frozenset(match.group(2) for match in found if match.group(1) == "h"),
@@ -151,7 +151,7 @@ def parse_versionlock(text: str, names: Sequence[str]) -> FrozenSet[str]:
     """Those of `names` that have a lock. dnf 4 prints NAME-EPOCH:VERSION-RELEASE.*, "!" before what is excluded; dnf 5
     prints "Package name: NAME"."""
     found = set()
-    for line in text.splitlines():
+    for line in lines(text):
         entry = line.strip()
         if entry.startswith("Package name:"):
             found.add(entry.partition(":")[2].strip())

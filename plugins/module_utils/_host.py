@@ -15,6 +15,7 @@ import socket
 from typing import Dict, List, Optional, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import kernel_lines, natural
 
 KIB = 1024
 
@@ -65,23 +66,24 @@ class HostSnapshot:
     def driver_branch(self) -> int:
         """The number before the first dot of the driver's version, 0 where there is none."""
         first = self.driver_version.partition(".")[0]
-        return int(first) if first.isdigit() else 0
+        return natural(first) or 0
 
 
 def parse_meminfo(text: str) -> Dict[str, int]:
     """Bytes by name, of the lines of /proc/meminfo that are counted in kB."""
     found = {}
-    for line in text.splitlines():
+    for line in kernel_lines(text):
         name, separator, rest = line.partition(":")
         parts = rest.split()
-        if separator and len(parts) == 2 and parts[1] == "kB" and parts[0].isdigit():
-            found[name.strip()] = int(parts[0]) * KIB
+        count = natural(parts[0]) if separator and len(parts) == 2 and parts[1] == "kB" else None
+        if count is not None:
+            found[name.strip()] = count * KIB
     return found
 
 
 def parse_driver_version(text: str) -> str:
     """The version out of /proc/driver/nvidia/version, of the proprietary and of the open kernel module; else ""."""
-    for line in text.splitlines():
+    for line in kernel_lines(text):
         if line.startswith("NVRM version:"):
             match = re.search(r"\s(\d+(?:\.\d+)+)\s", line + " ")
             return match.group(1) if match else ""

@@ -18,12 +18,10 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _image_findings, _image_worker
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _image_units as units
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._arguments import ArgumentError, Wanted
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import fit, lifeline, store
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import fit, store
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import target as target_of
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.life import SPENT, living
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.place import PARTIAL
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.read_tree import read_tree
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.saved import load
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.stillness import go_on
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.store import Image
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.tool import Criu
@@ -34,6 +32,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import Gp
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import Finding
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._host import read_boot_id
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_job import ImageJob, ImageOptions
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_left import take_out
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_lives import criu_at, half_restored
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_suspend import PARENT_IN_TREE
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal
@@ -251,7 +250,8 @@ class ImageEngine:
                 subject.stopped.extend(one for one in row.stopped if is_alive(one) and one not in subject.stopped)
             subject.taken_over.append(row.run_id)
             if row.root.boot_id == read_boot_id():
-                subject.notes.extend(lifeline.put_back_all(load(row.path + PARTIAL))[1])
+                _hurt, problems, foreign = take_out(self._journal, row)
+                subject.notes.extend((*problems, *foreign))
             if store.remove_partial_of(row.path):
                 subject.notes.append(f"removed what an interrupted run ({row.run_id}) had left of an image")
             self._journal.finish_image(row.id, "undone", f"its worker had died at step {row.step}")

@@ -34,6 +34,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_read 
     read_text,
     tasks_of,
 )
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import natural
 
 __all__ = [
     "CONTROL",
@@ -88,7 +89,7 @@ def thread_group(pid: int) -> Optional[int]:
         value = parse_status(read_text(f"/proc/{pid}/status")).get("Tgid", "")
     except OSError:
         return None
-    return int(value) if value.isdigit() else None
+    return natural(value)
 
 
 def restore_thread_id(pid: int, tid: int) -> Optional[int]:

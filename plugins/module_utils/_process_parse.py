@@ -9,7 +9,7 @@ import re
 from typing import Dict, Iterable, List, Optional, Set, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import kernel_lines
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import kernel_lines, natural
 
 #: The only names of a process's environment that are kept; the rest may hold secrets.
 ENVIRONMENT = (
@@ -30,7 +30,8 @@ _LIBRARY = re.compile(
     r"^(libcuda|libnccl|libnvidia-ml|libcuinj64|libToolsInjection64|libInterceptorInjectionTarget|libcuda-injection)"
     r"\.so(\.|$)"
 )
-_UVM_SOCKET = re.compile(r"^@cuda-uvmfd-\d+-(\d+)$")
+_UVM_SOCKET = re.compile(r"@cuda-uvmfd-[0-9]{1,20}-([0-9]{1,20})\Z")
+_RANGE = re.compile(r"([0-9a-f]{1,16})-([0-9a-f]{1,16})")
 _KERNEL_THREAD = 0x00200000
 
 
@@ -51,22 +52,26 @@ class Stat:
 
 
 def parse_stat(text: str) -> Optional[Stat]:
-    """None for a text that is cut short."""
+    """None for a text that is cut short, or that no kernel writes."""
     head, separator, tail = text.rpartition(")")
     parts = tail.split()
     if not separator or len(parts) < 20:
         return None
+    try:
+        numbers = [int(part) for part in parts[1:20]]
+    except ValueError:
+        return None
     return Stat(
         name=head.partition("(")[2],
         state=parts[0],
-        parent=int(parts[1]),
-        group=int(parts[2]),
-        session=int(parts[3]),
-        tty=int(parts[4]),
-        terminal_group=int(parts[5]),
-        kernel_thread=bool(int(parts[6]) & _KERNEL_THREAD),
-        thread_count=int(parts[17]),
-        start_ticks=int(parts[19]),
+        parent=numbers[0],
+        group=numbers[1],
+        session=numbers[2],
+        tty=numbers[3],
+        terminal_group=numbers[4],
+        kernel_thread=bool(numbers[5] & _KERNEL_THREAD),
+        thread_count=numbers[16],
+        start_ticks=numbers[18],
     )
 
 
@@ -81,12 +86,13 @@ def parse_status(text: str) -> Dict[str, str]:
 
 
 def parse_limits(text: str) -> Dict[str, Optional[int]]:
-    """Soft limits of /proc/PID/limits by their words there ("Max data size"); None is unlimited."""
+    """Soft limits of /proc/PID/limits by their words there ("Max data size"); None is unlimited, 0 also what
+    no kernel writes."""
     found: Dict[str, Optional[int]] = {}
     for line in kernel_lines(text)[1:]:
         name, parts = line[:26].strip(), line[26:].split()
         if parts:
-            found[name] = int(parts[0]) if parts[0].isdigit() else None
+            found[name] = None if parts[0] == "unlimited" else natural(parts[0]) or 0
     return found
 
 
@@ -99,19 +105,24 @@ class Maps:
     shm_files: Tuple[str, ...]
 
 
+def addresses(text: str) -> Tuple[int, int]:
+    """Begin and end of a mapping, "7f00-7f20"; zeros for what no kernel writes, so that the mapping is not lost."""
+    found = _RANGE.fullmatch(text)
+    return (int(found.group(1), 16), int(found.group(2), 16)) if found else (0, 0)
+
+
 def parse_maps(text: str) -> Maps:
     """Devices in the order of their addresses."""
     devices: List[Tuple[str, int, int]] = []
     libraries: Set[str] = set()
     shm: Set[str] = set()
     for line in kernel_lines(text):
-        at = line.find("/")
-        if at < 0 or "[" in line[:at]:  # a name that a program has given to anonymous memory is no path
-            continue
-        path = line[at:]
+        # Memory can be given a name with a slash in it, as in "[anon:/dev/nvidia0]".
+        parts = line.split(None, 5)
+        path = parts[5] if len(parts) == 6 else ""
         if path.startswith("/dev/nvidia"):
-            start, _separator, end = line.partition(" ")[0].partition("-")
-            devices.append((path, int(start, 16), int(end, 16) - int(start, 16)))
+            start, end = addresses(parts[0])
+            devices.append((path, start, end - start))
         elif path.startswith("/dev/shm/"):
             shm.add(path)
         else:
@@ -175,7 +186,9 @@ def sort_descriptors(targets: Iterable[str]) -> Descriptors:
     pipes: Dict[str, int] = {}
     for target in targets:
         if target.startswith("socket:["):
-            inodes.append(int(target[8:-1]))
+            # One that can't be is in no table, and is looked for in all of them.
+            inode = natural(target[8:-1])
+            inodes.append(-1 if inode is None else inode)
         elif target.startswith("/dev/nvidia"):
             devices.append(target)
         elif target.startswith("anon_inode:"):

@@ -13,6 +13,8 @@ import subprocess
 import time
 from typing import List, Sequence
 
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import kernel_lines
+
 SECONDS = 10.0
 _PAUSE = 0.005
 
@@ -61,7 +63,7 @@ def _wait(scope: str, pids: Sequence[int]) -> str:
 def _is_in(scope: str, pid: int) -> bool:
     """Also where it has ended meanwhile."""
     try:
-        with open(f"/proc/{pid}/cgroup") as stream:
-            return any(line.rstrip().endswith("/" + scope) for line in stream)
+        with open(f"/proc/{pid}/cgroup", errors="surrogateescape") as stream:
+            return any(line.endswith("/" + scope) for line in kernel_lines(stream.read()))
     except OSError:
         return True

@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequ
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import ProcessSnapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._snapshot import Snapshot
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import is_number
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import natural
 
 #: PID -> GPU UUID -> bytes, of suspended processes: NVML lists those nowhere.
 Held = Mapping[int, Mapping[str, Optional[int]]]
@@ -155,7 +155,8 @@ def _users(value: Any, uid_of: Callable[[str], Optional[int]]) -> Test:
     wanted: Set[int] = set()
     for one in _list("select.users", value):
         name = _text("select.users", one)
-        uid = int(name) if is_number(name) else uid_of(name)
+        number = natural(name)
+        uid = uid_of(name) if number is None else number
         if uid is None:
             raise SelectError("select.users", f"this host knows no user {name!r}", "A user name or a uid is allowed.")
         wanted.add(uid)
@@ -201,7 +202,7 @@ def _unit(value: Any) -> Test:
 def _slurm_job(value: Any) -> Test:
     text = _text("select.slurm_job", value)
     job, _separator, step = text.partition(".")
-    if not is_number(job) or text.endswith("."):
+    if natural(job) is None or text.endswith("."):
         raise SelectError(
             "select.slurm_job", f"{text!r} is no job", "A job id is allowed, or JOB.STEP (123, 123.0, 123.batch)."
         )

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Collection, FrozenSet, List, Optional, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import lines, natural
 
 #: For `squeue -o`. The name comes last: it can contain anything but a line end.
 JOB_FORMAT = "%i|%u|%T|%e|%j"
@@ -110,25 +111,28 @@ def parse_node(text: str) -> Node:
     end = _REASON_END.search(rest)
     if end is None:
         return Node(name.group(1), state.group(1), rest, "", None)
-    since = int(end.group(2)) if end.group(2).isdigit() else None
-    return Node(name.group(1), state.group(1), rest[: end.start()], end.group(1), since)
+    return Node(name.group(1), state.group(1), rest[: end.start()], end.group(1), natural(end.group(2)))
 
 
 def parse_jobs(text: str) -> List[Job]:
     """Those of `squeue -h -w NODE -o JOB_FORMAT` that have processes on the node. Raises SlurmError."""
     jobs = []
-    for line in text.splitlines():
+    for line in lines(text):
         if not line.strip():
             continue
         parts = line.split("|", 4)
-        if len(parts) != 5 or not re.match(r"\d", parts[0]) or not (parts[3].isdigit() or parts[3] in _NO_END):
+        if (
+            len(parts) != 5
+            or not re.match("[0-9]", parts[0])
+            or not (natural(parts[3]) is not None or parts[3] in _NO_END)
+        ):
             raise SlurmError(
                 f"squeue said what is no job: {line[:200]!r}. Run it by hand on the host that the task runs on: "
                 f"SLURM_TIME_FORMAT=%s squeue --local -h -o '{JOB_FORMAT}'."
             )
         identifier, user, state, end, name = parts
         if state not in _AWAY:
-            jobs.append(Job(identifier, user, state, int(end) if end.isdigit() else None, name))
+            jobs.append(Job(identifier, user, state, natural(end), name))
     return jobs
 
 

@@ -14,7 +14,7 @@ from typing import Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence,
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.finding import BLOCKING, Finding
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_model import Identity
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._units import parse_span
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import printable
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import natural, printable
 
 #: What the processes are going to be: suspended in memory, or in an image.
 SUSPEND = "suspend"
@@ -161,7 +161,7 @@ def service_from(name: str, shown: Mapping[str, str]) -> Service:
 
 
 def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() else 0
+    return natural(text) or 0
 
 
 def unit_of(paths: Sequence[str]) -> Tuple[str, str]:

@@ -12,6 +12,7 @@ from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._background import Command, Said
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import lines, natural
 
 #: Seconds that systemd has to answer.
 DEADLINE = 10.0
@@ -71,7 +72,7 @@ def parse_span(text: str) -> float:
 def parse_show(text: str) -> List[Dict[str, str]]:
     """The blocks of `systemctl show`, in their order."""
     blocks: List[Dict[str, str]] = [{}]
-    for line in text.splitlines():
+    for line in lines(text):
         if not line.strip():
             blocks.append({})
             continue
@@ -85,10 +86,8 @@ def unit_of(name: str, shown: Dict[str, str], now: float = 0.0) -> Unit:
     """now: on the kernel's clock since boot (CLOCK_MONOTONIC), in seconds."""
     if shown.get("LoadState") in (None, "not-found"):
         return Unit(name, "systemd does not know it")
-    main = shown.get("MainPID", "0")
-    entered = shown.get("ActiveEnterTimestampMonotonic", "")
+    entered = natural(shown.get("ActiveEnterTimestampMonotonic", ""))
     runtime = parse_span(shown.get("RuntimeMaxUSec", ""))
-    counts = bool(runtime) and entered.isdigit() and int(entered) > 0
     oomd = (("ManagedOOMSwap", "swap"), ("ManagedOOMMemoryPressure", "memory pressure"))
     return Unit(
         name,
@@ -96,10 +95,10 @@ def unit_of(name: str, shown: Dict[str, str], now: float = 0.0) -> Unit:
         restart=shown.get("Restart", ""),
         output=shown.get("StandardOutput", ""),
         error=shown.get("StandardError", ""),
-        main_pid=int(main) if main.isdigit() else 0,
+        main_pid=natural(shown.get("MainPID", "")) or 0,
         oomd=tuple(word for key, word in oomd if shown.get(key) == "kill"),
         runtime=runtime,
-        runtime_left=round(int(entered) / 1e6 + runtime - now, 3) if counts else None,
+        runtime_left=round(entered / 1e6 + runtime - now, 3) if entered and runtime else None,
     )
 
 

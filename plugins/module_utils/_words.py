@@ -5,18 +5,34 @@
 
 from __future__ import annotations
 
-import errno
 import os
-from typing import Dict, Iterable, List, Tuple
+from typing import Dict, Iterable, List, Optional, Tuple
+
+#: Digits of the largest number that the kernel writes. More of them cost time, and Python refuses thousands.
+_DIGITS = 20
 
 
-def printable(text: str) -> str:
-    """Control characters, line ends, and what could not be decoded, escaped as Python writes them."""
-    if text.isprintable():
-        return text
-    return "".join(
-        one if one.isprintable() else one.encode("unicode_escape", "backslashreplace").decode("ascii") for one in text
-    )
+def lines(text: str) -> List[str]:
+    """Of a text of the kernel or of a program. Only a line feed ends a line: str.splitlines() takes ten more characters
+    for an end, and whoever names a file, a thread or a socket can put them into the name."""
+    found = text.split("\n")
+    return found if found[-1] else found[:-1]
+
+
+def natural(text: str) -> Optional[int]:
+    """A number as the kernel writes it; None for anything else, such as other digits than 0 to 9, for which
+    str.isdigit() is true as well."""
+    return int(text) if is_number(text) else None
+
+
+def kernel_lines(text: str) -> List[str]:
+    """Of a file of the kernel, without empty lines."""
+    return [line for line in lines(text) if line]
+
+
+def is_number(text: str) -> bool:
+    """Digits that int() takes, as str.isdigit() does not say: it knows superscripts, and int() has a limit."""
+    return text.isascii() and text.isdigit() and len(text) <= _DIGITS
 
 
 def decoded(name: str) -> str:
@@ -25,29 +41,12 @@ def decoded(name: str) -> str:
     return os.fsencode(name).decode(errors="replace")
 
 
-def kernel_lines(text: str) -> List[str]:
-    """Of a file of the kernel, which ends a line with a line feed. str.splitlines() ends one at nine more characters,
-    and anybody may put those into the name of a thread, a file or a socket."""
-    return [line for line in text.split("\n") if line]
-
-
-def is_number(text: str) -> bool:
-    """Digits that int() takes, as str.isdigit() does not say: it knows superscripts, and int() has a limit."""
-    return text.isascii() and text.isdigit() and len(text) <= 20
-
-
-def refused_by_host(error: OSError) -> str:
-    """For a module that the host gives no process, descriptor or memory, in the words of an error."""
-    short = error.errno in (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-    remedy = (
-        "The module takes some processes and descriptors of its own, and for each process that it works on: raise the "
-        "limits of its user and session (ulimit -n and -u, TasksMax, pids.max)"
-        if short
-        else "Look at that, and at the state of the processes with cuda_checkpoint_info"
-    )
-    return (
-        f"this host: {error}. The module could not go on; what its workers have begun they end. {remedy}, and run the "
-        "task again."
+def printable(text: str) -> str:
+    """Control characters, line ends, and what could not be decoded, escaped as Python writes them."""
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape", "backslashreplace").decode("ascii") for one in text
     )
 
 

@@ -18,7 +18,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.content 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.errors import CriuError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.manifest import BYTES, Manifest
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.run import PATH
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import printable
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import lines, printable
 
 SUFFIX = ".zst"
 #: Memory hardly gets smaller with more effort, and a process stands still meanwhile.
@@ -204,11 +204,11 @@ def _finish(process: subprocess.Popen[bytes], subject: str, what: str) -> None:
         return
     if process.returncode == -signal.SIGXFSZ:
         raise _damaged(*os.path.split(subject), "it unpacks to more than it says")
-    lines = "; ".join(printable(line) for line in said.splitlines()[-3:])
+    words = "; ".join(printable(line) for line in lines(said)[-3:])
     full = "No space left" in said or "Disk quota" in said
     raise CriuError(
         subject,
-        f"it could not be {what}: {lines or f'zstd ended with status {process.returncode}'}",
+        f"it could not be {what}: {words or f'zstd ended with status {process.returncode}'}",
         "",
         "Free space on that file system." if full else "Look at what zstd says.",
         "" if what == "unpacked" else "compress: none",

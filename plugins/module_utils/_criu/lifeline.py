@@ -31,6 +31,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.saved im
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold import ptrace
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import read_identity, task_state
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_model import Identity
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_parse import addresses
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_read import read_text, tasks_of
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import kernel_lines
 
@@ -117,8 +118,8 @@ def read_regions(pid: int) -> Tuple[Region, ...]:
     found = []
     for line in kernel_lines(read_text(f"/proc/{pid}/maps")):
         parts = line.split(None, 5)
-        start, _dash, end = parts[0].partition("-")
-        found.append(Region(int(start, 16), int(end, 16), parts[1], parts[5] if len(parts) > 5 else ""))
+        start, end = addresses(parts[0])
+        found.append(Region(start, end, parts[1], parts[5] if len(parts) > 5 else ""))
     return tuple(found)
 
 

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Dict, List, Optional, Tuple
 
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import printable
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import lines, printable
 
 #: Characters of a line that are looked at. CRIU's own limit is 4096.
 LONGEST = 4096
@@ -75,7 +75,7 @@ class Reading:
 def read(log: str) -> Reading:
     """Never raises, whatever stands there."""
     reader = _Reader()
-    for raw in log.splitlines():
+    for raw in lines(log):
         found = _LINE.match(printable(raw[:LONGEST].replace("\t", " ").rstrip()))
         text = found.group("text").strip() if found else ""
         if found and text:

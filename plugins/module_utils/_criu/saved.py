@@ -9,12 +9,15 @@ import base64
 import json
 import os
 from dataclasses import dataclass
-from typing import Any, Dict, FrozenSet, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, List, Sequence, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.durable import write_file
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.fields import number, parse, read_limited
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_model import Identity
 
 FILE = ".lifeline"
+#: Of the file, in bytes.
+MOST = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -77,9 +80,9 @@ def forget(directory: str) -> None:
 def load(directory: str) -> Tuple[Saved, ...]:
     """Empty where there is none, or none that can be read."""
     try:
-        with open(os.path.join(directory, FILE), "rb") as stream:
-            return tuple(_from_data(one) for one in json.loads(stream.read().decode()))
-    except (OSError, ValueError, KeyError, TypeError):
+        read = parse(read_limited(os.path.join(directory, FILE), MOST))
+        return tuple(_from_data(one) for one in _list(read))
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return ()
 
 
@@ -96,20 +99,45 @@ def _to_data(saved: Saved) -> Dict[str, Any]:
     }
 
 
-def _from_data(data: Dict[str, Any]) -> Saved:
+def _from_data(data: Any) -> Saved:
+    """Raises KeyError, TypeError or ValueError for what store() has not written."""
+    pid, ticks, boot = data["identity"]
     return Saved(
-        Identity(*data["identity"]),
+        Identity(_number(pid), _number(ticks), _string(boot)),
         tuple(
-            Thread(tid, base64.b64decode(general), base64.b64decode(extended), mask)
-            for tid, general, extended, mask in data["threads"]
+            Thread(_number(tid), _bytes(general), _bytes(extended), _number(mask))
+            for tid, general, extended, mask in _list(data["threads"])
         ),
-        tuple(Region(*one) for one in data["regions"]),
-        tuple((address, base64.b64decode(text)) for address, text in data["code"]),
-        frozenset(data["descriptors"]),
-        data["call"],
-        data["room"],
-        base64.b64decode(data["action"]),
+        tuple(
+            Region(_number(start), _number(end), _string(protection), _string(name))
+            for start, end, protection, name in _list(data["regions"])
+        ),
+        tuple((_number(address), _bytes(text)) for address, text in _list(data["code"])),
+        frozenset(_number(one) for one in _list(data["descriptors"])),
+        _number(data["call"]),
+        _number(data["room"]),
+        _bytes(data["action"]),
     )
+
+
+def _list(value: object) -> List[Any]:
+    if not isinstance(value, list):
+        raise TypeError(value)
+    return value
+
+
+def _number(value: object) -> int:
+    return number(value, "", 0, (1 << 64) - 1)
+
+
+def _string(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value
+
+
+def _bytes(value: object) -> bytes:
+    return base64.b64decode(_string(value), validate=True)
 
 
 def _text(data: bytes) -> str:

@@ -19,6 +19,7 @@ from typing import IO, Callable, Dict, FrozenSet, List, Mapping, Optional, Seque
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.results import STATES, Reply, code_of, text
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import lines
 
 DEFAULT = "cuda-checkpoint"
 PROBE_SECONDS = 30.0
@@ -211,7 +212,7 @@ _USAGE_CODES = {"Invalid device remap": 1}
 
 
 def _said(words: str) -> List[str]:
-    return [line.strip() for line in words.splitlines() if line.strip() and not _NOISE.match(line)]
+    return [line.strip() for line in lines(words) if line.strip() and not _NOISE.match(line)]
 
 
 def refusal(finished: Finished) -> Optional[Reply]:
@@ -254,6 +255,6 @@ def read_thread(finished: Finished) -> Reply:
     if refused:
         return refused
     word = finished.out.strip()
-    if not re.match(r"[1-9][0-9]*\Z", word):
+    if not re.match(r"[1-9][0-9]{0,9}\Z", word):
         return Reply(False, None, f"cuda-checkpoint printed {word[:80]!r}, which is no thread id", 0.0)
     return Reply(True, 0, text(0), 0.0, tid=int(word))

@@ -20,7 +20,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazar
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import ProcessSnapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._snapshot import Snapshot
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import is_number
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import natural
 
 #: Below that, one end is a service's well-known port; NCCL takes ephemeral ones at both ends.
 _EPHEMERAL = 32768
@@ -65,7 +65,7 @@ def other_ranks(snapshot: Snapshot, process: ProcessSnapshot) -> List[str]:
         seen.append(f"{plural(len(remote), 'connection')} to other hosts ({comma((_end(one) for one in remote), 2)})")
     for name in _SIZES:
         value = (process.environment or {}).get(name, "")
-        if is_number(value) and int(value) > 1:
+        if (natural(value) or 0) > 1:
             seen.append(f"{name}={value}")
             break
     return seen

@@ -18,7 +18,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazar
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import ProcessSnapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._select import place
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import is_number
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import natural
 
 
 class SlurmStep(ProcessHazard):
@@ -42,8 +42,8 @@ class SlurmStep(ProcessHazard):
                 "Suspend it in memory in its place, where the job stays RUNNING; or consent if the job may end",
                 process.pid,
             )
-        told = (process.environment or {}).get("SLURM_JOB_END_TIME", "")
-        left = int(told) - context.snapshot.taken if is_number(told) else None
+        told = natural((process.environment or {}).get("SLURM_JOB_END_TIME", ""))
+        left = None if told is None else told - context.snapshot.taken
         if left is None:
             limit = "its time limit is not in its environment"
         else:

@@ -20,7 +20,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazar
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import ProcessSnapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._select import units
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._units import Unit
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import is_number
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import natural
 
 #: Of Restart=: those that follow a main process which was ended by SIGKILL, as CRIU ends it.
 RESTARTS = frozenset(("always", "on-failure", "on-abnormal", "on-abort"))
@@ -52,14 +52,14 @@ class SystemdWatchdog(ProcessHazard):
 
     def detect(self, context: Context, process: ProcessSnapshot) -> Optional[Finding]:
         unit = service_of(context, process)
-        told = (process.environment or {}).get("WATCHDOG_USEC", "")
+        told = natural((process.environment or {}).get("WATCHDOG_USEC", ""))
         seconds = 0.0 if unit is None else unit.watchdog
         if unit is not None and unit.watchdog:
             evidence = f"its unit {unit.name} has a watchdog of {seconds:g} s (WatchdogUSec)"
             if seconds >= HELD_LEAST_SECONDS:
                 evidence = f"its unit {unit.name} has a watchdog, which is held: off for a while only"
-        elif is_number(told) and int(told) and (unit is None or unit.problem):
-            evidence = f"it was told a watchdog of {int(told) / 1e6:g} s (WATCHDOG_USEC in its environment)"
+        elif told and (unit is None or unit.problem):
+            evidence = f"it was told a watchdog of {told / 1e6:g} s (WATCHDOG_USEC in its environment)"
         elif unit is not None and unit.problem:
             return self.finding(
                 name_of(process),

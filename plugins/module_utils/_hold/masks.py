@@ -12,6 +12,8 @@ from __future__ import annotations
 import signal
 from typing import Dict, Mapping
 
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import natural
+
 # The kernel drops these two from any mask.
 _UNBLOCKABLE = (signal.SIGKILL, signal.SIGSTOP)
 # Raised by the thread's own instructions. Blocked, they kill at once and no handler is asked.
@@ -63,7 +65,8 @@ def from_text(text: str) -> Dict[int, int]:
         tid, separator, mask = part.partition("=")
         if not part:
             continue
-        if not separator or not tid.isdigit():
+        number = natural(tid)
+        if not separator or number is None:
             raise ValueError(f"no signal masks: {text!r}")
-        found[int(tid)] = int(mask, 16)
+        found[number] = int(mask, 16)
     return found

@@ -18,12 +18,10 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process impor
     read_identity,
     task_state,
 )
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import kernel_lines
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import kernel_lines, natural
 
 GONE = ("", "Z", "X")
 STOPPED = ("T", "t")
-# What stops it, what lets it go on again, and what acts at any time.
-_NO_NEWS = (signal.SIGSTOP, signal.SIGCONT, signal.SIGKILL)
 
 
 def read(pid: int, name: str, tid: Optional[int] = None) -> str:
@@ -74,7 +72,7 @@ def thread_name(pid: int, tid: int) -> str:
 def tracer(pid: int, tid: int) -> int:
     """PID of whoever traces this thread, 0 for nobody."""
     value = status_field(pid, "TracerPid", tid)
-    return int(value) if value.isdigit() else 0
+    return natural(value) or 0
 
 
 def foreign_tracer(pid: int) -> Tuple[int, int]:
@@ -135,14 +133,14 @@ def describe(pid: int, tid: int) -> str:
 
 
 def pending(pid: int) -> Tuple[str, ...]:
-    """Names of the signals that wait for the process, or for one of its threads, until it runs. SIGSTOP, SIGCONT
-    and SIGKILL are left out: nobody waits for those."""
+    """Names of the signals that wait for the process, or for one of its threads, until it runs. SIGSTOP and SIGCONT are
+    left out: what stops it and what lets it go on again."""
     mask = int(status_field(pid, "ShdPnd") or "0", 16)
     for tid in tasks(pid):
         mask |= int(status_field(pid, "SigPnd", tid) or "0", 16)
     found = []
     for number in range(1, 65):
-        if mask >> (number - 1) & 1 and number not in _NO_NEWS:
+        if mask >> (number - 1) & 1 and number not in (signal.SIGSTOP, signal.SIGCONT):
             try:
                 found.append(signal.Signals(number).name)
             except ValueError:

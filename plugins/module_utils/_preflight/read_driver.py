@@ -11,6 +11,7 @@ from typing import List, Optional, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight import _files
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.facts import DriverFacts, PciGpu, ProcGpu
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import kernel_lines, natural
 
 LIBRARY = "libcuda.so.1"
 _NVIDIA = "0x10de"
@@ -31,7 +32,7 @@ _ELF64 = b"\x7fELF\x02"
 def parse_information(address: str, text: str) -> ProcGpu:
     """/proc/driver/nvidia/gpus/ADDRESS/information."""
     values = {}
-    for line in text.splitlines():
+    for line in kernel_lines(text):
         name, separator, value = line.partition(":")
         if separator:
             values[name.strip()] = value.strip()
@@ -42,7 +43,7 @@ def parse_information(address: str, text: str) -> ProcGpu:
         address=address,
         uuid=uuid if "?" not in uuid else "",
         name=values.get("Model", ""),
-        minor=int(minor) if minor.isdigit() else None,
+        minor=natural(minor),
     )
 
 

@@ -18,8 +18,8 @@ def parse_kind(mountinfo: str, device: str) -> str:
     """The kind of file system with this device number, "8:1"; "" for none."""
     for line in kernel_lines(mountinfo):
         left, separator, right = line.partition(" - ")
-        first, last = left.split(), right.split()
-        if separator and len(first) > 2 and last and first[2] == device:
+        first, last = left.split(" "), right.split(" ")
+        if separator and len(first) > 2 and first[2] == device:
             return last[0]
     return ""
 

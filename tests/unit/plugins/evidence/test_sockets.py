@@ -57,29 +57,48 @@ def test_tcp6_gives_mapped_addresses_as_ipv4() -> None:
     assert _sockets.parse_end("B80D0120000000000000000001000000:0016") == ("2001:db8::1", 22)
 
 
-def message(inode: int, peer: int) -> bytes:
+def message(inode: int, peer: int, name: bytes = b"") -> bytes:
     body = struct.pack("=BBBBIII", socket.AF_UNIX, 1, 1, 0, inode, 0, 0) + struct.pack("=HHI", 8, 2, peer)
+    if name:
+        body += struct.pack("=HH", 4 + len(name), 0) + name + b"\0" * (-len(name) % 4)
     return struct.pack("=IHHII", 16 + len(body), 20, 2, 1, 0) + body
 
 
-def test_peers_out_of_the_kernels_messages() -> None:
+def test_names_and_peers_out_of_the_kernels_messages() -> None:
     done = struct.pack("=IHHIIi", 20, 3, 2, 1, 0, 0)
-    assert _sockets.parse_unix_peers(message(5, 6) + message(6, 5)) == ({5: 6, 6: 5}, False)
-    assert _sockets.parse_unix_peers(message(7, 8) + done) == ({7: 8}, True)
+    found = _sockets.UnixSockets({}, {})
+    assert not _sockets.parse_unix_messages(message(5, 6, b"\0cuda-uvmfd-1-2\0\0") + message(6, 5), found)
+    assert _sockets.parse_unix_messages(message(7, 8, b"/run/my\ndir\0") + done, found)
+    assert found.names == {5: "@cuda-uvmfd-1-2", 6: "", 7: "/run/my\ndir"}
+    assert found.peers == {5: 6, 6: 5, 7: 8}
+
+
+@pytest.mark.parametrize(
+    ("data", "number"),
+    [
+        (struct.pack("=IHHIIi", 20, 2, 0, 1, 0, -errno.ENOENT), errno.ENOENT),
+        (message(5, 6)[:-4], errno.EBADMSG),
+        (struct.pack("=IHHII", 16, 20, 0, 1, 0), errno.EBADMSG),
+    ],
+)
+def test_messages_that_tell_nothing(data: bytes, number: int) -> None:
     with pytest.raises(OSError) as caught:
-        _sockets.parse_unix_peers(struct.pack("=IHHIIi", 20, 2, 0, 1, 0, -errno.ENOENT))
-    assert caught.value.errno == errno.ENOENT
+        _sockets.parse_unix_messages(data, _sockets.UnixSockets({}, {}))
+    assert caught.value.errno == number
 
 
-def test_peers_of_this_machine() -> None:
-    found = _sockets.read_unix_peers()
-    if found is None:
-        pytest.skip("this kernel does not tell the peers of unix sockets")
+def test_sockets_of_this_machine() -> None:
+    if _sockets.read_unix_sockets() is None:
+        pytest.skip("this kernel does not tell unix sockets through sock_diag")
     one, other = socket.socketpair()
-    with one, other:
-        found = _sockets.read_unix_peers() or {}
+    with one, other, socket.socket(socket.AF_UNIX) as named:
+        name = f"gpufleet-test-{os.getpid()}"
+        named.bind("\0" + name)
+        found = _sockets.read_unix_sockets()
+        assert found is not None
         inodes = [os.fstat(end.fileno()).st_ino for end in (one, other)]
-        assert found[inodes[0]] == inodes[1] and found[inodes[1]] == inodes[0]
+        assert found.peers[inodes[0]] == inodes[1] and found.peers[inodes[1]] == inodes[0]
+        assert found.names[inodes[0]] == "" and found.names[os.fstat(named.fileno()).st_ino] == f"@{name}"
 
 
 def table(namespace: str, *sockets: TcpSocket, peers: "dict[int, int] | None" = None) -> _sockets.Table:
@@ -154,13 +173,16 @@ def test_a_namespace_that_may_not_be_named_is_read_once_for_all_in_it(monkeypatc
 
 
 class Namespaces:
-    """/proc with processes in network namespaces: PID to namespace, and what their tables say."""
+    """/proc with processes in network namespaces: PID to namespace, and what their tables say. own: the reader's, of
+    which the kernel tells the unix sockets."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **namespaces: str) -> None:
         self.of = {f"/proc/{pid[1:]}": namespace for pid, namespace in namespaces.items()}
         self.reads: list[str] = []
         monkeypatch.setattr(_sockets, "namespace_of", lambda directory: self.of.get(directory, "own"))
         monkeypatch.setattr(_sockets, "_text", self.text)
+        told = _sockets.UnixSockets({7: "@cuda-uvmfd-1-2"}, {})
+        monkeypatch.setattr(_sockets, "read_unix_sockets", lambda: told)
         monkeypatch.setattr(os.path, "exists", lambda directory: directory in self.of)
 
     def text(self, path: str) -> str | None:
@@ -170,7 +192,7 @@ class Namespaces:
             return None
         if name == "unix":
             return "Num\n0000: 00000002 00000000 00010000 0001 01 7 @cuda-uvmfd-1-2\n"
-        inode = {"a": 8, "b": 9}[self.of[directory]]
+        inode = {"own": 8, "b": 9}[self.of[directory]]
         line = "   0: 0100007F:1F90 0100007F:1F91 01 00000000:00000000 00:00000000 00000000     0        0"
         return f"  sl\n{line} {inode} 1\n" if name == "tcp" else "  sl\n"
 
@@ -180,16 +202,16 @@ class Namespaces:
 
 
 def test_connections_are_not_asked_for_where_nobody_can_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    proc = Namespaces(monkeypatch, p10="a", p11="a", p20="b")
+    proc = Namespaces(monkeypatch, p10="own", p11="own", p20="b")
     tables = _sockets.SocketTables()
-    for directory, inodes in (("/proc/10", [7]), ("/proc/11", []), ("/proc/20", [7])):
+    for directory, inodes in (("/proc/10", [7]), ("/proc/11", []), ("/proc/20", [])):
         table = tables.of(directory, inodes)
         assert table is not None and table.unix == {7: "@cuda-uvmfd-1-2"} and table.tcp == {}
     assert proc.tcp_reads == []
 
 
 def test_one_process_with_another_socket_asks_for_every_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
-    proc = Namespaces(monkeypatch, p10="a", p11="a", p20="b")
+    proc = Namespaces(monkeypatch, p10="own", p11="own", p20="b")
     tables = _sockets.SocketTables()
     first = tables.of("/proc/10", [7])
     second = tables.of("/proc/20", [7, 9])
@@ -200,7 +222,7 @@ def test_one_process_with_another_socket_asks_for_every_namespace(monkeypatch: p
 
 
 def test_connections_are_read_of_another_process_where_the_first_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    proc = Namespaces(monkeypatch, p10="a", p11="a", p20="b")
+    proc = Namespaces(monkeypatch, p10="own", p11="own", p20="b")
     tables = _sockets.SocketTables()
     table = tables.of("/proc/10", [7])
     del proc.of["/proc/10"]
