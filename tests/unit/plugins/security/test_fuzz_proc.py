@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import struct
-from dataclasses import replace
 
 import pytest
 from hypothesis import example, given
@@ -28,12 +27,14 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold import m
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold import process as hold_process
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight import read_driver, read_store
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import lines, natural
-from tests.unit.plugins.hazards.helpers import context, recording
+from tests.unit.plugins.hazards.helpers import changed, context, recording
 
 # What str.splitlines() or str.split() take for an end, digits that int() does not know, and what parsers look for.
 NASTY = st.sampled_from(
-    ["\x0b", "\x0c", "\x1c", "\x1e", "\x85", "\u2028", "\xa0", "\u3000", "²", "٣", " ", "\t", "(", ")", ":", "@", "|"]
-    + ["/dev/nvidia0", "TracerPid:\t0", "Uid:\tx", " - ", "(deleted)", "9" * 30]
+    [
+        *"\x0b\x0c\x1c\x1e\x85\u2028\xa0\u3000²٣ \t():@|",
+        *("/dev/nvidia0", "TracerPid:\t0", "Uid:\tx", " - ", "(deleted)", "9" * 30),
+    ]
 )
 CHARACTER = st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 TEXT = st.lists(st.one_of(NASTY, st.text(CHARACTER, max_size=4)), max_size=6).map("".join)
@@ -154,7 +155,7 @@ def test_membership_round_trip(groups: list[tuple[str, list[str]]]) -> None:
     text = "".join(f"{index}:{hierarchy}:{path}\n" for index, (hierarchy, path) in enumerate(paths))
     found = _cgroup.parse_membership(text)
     assert [one[0] for one in found] == [one[0] for one in paths]
-    for (_hierarchy, path), (_name, said) in zip(paths, found):
+    for (_hierarchy, path), (_name, said) in zip(paths, found, strict=True):
         assert said == path or path == f"{said} (deleted)"
 
 
@@ -251,11 +252,10 @@ def test_tcp_round_trip(sockets: list[tuple[int, int, bytes, int]]) -> None:
 def test_no_environment_of_a_workload_stops_the_look_for_hazards(environment: dict[str, str]) -> None:
     data = b"\0".join(f"{key}={value}".encode() for key, value in environment.items())
     read = _process_parse.parse_environment(data)
-    process = replace(
-        recording("plain"), environment=read, cgroup_paths=("/system.slice/slurmstepd.scope/job_1/step_0",)
-    )
+    group = "/system.slice/slurmstepd.scope/job_1/step_0"
+    taken = changed(recording("plain"), environment=read, cgroup_paths=(group,))
     for action in ("suspend", "dump"):
-        evaluate(context(process, action=action))
+        evaluate(context(taken, action=action))
 
 
 @given(st.dictionaries(PID, NUMBER, max_size=4), TEXT)
