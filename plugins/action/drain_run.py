@@ -11,11 +11,17 @@ from typing import Any, Dict, Optional
 from ansible import constants as C
 from ansible.plugins.action import ActionBase
 
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import lines, printable
 from ansible_collections.gpufleet.checkpoint.plugins.modules.drain_run import ARGUMENTS
 from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run.events import Events, Surroundings
 from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run.looks import Looks
 from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run.record import RecordError
 from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run.state import Refused
+
+
+def _shown(text: str) -> str:
+    """For a terminal: parts of it come from hosts, and may hold what a terminal takes for a command."""
+    return "\n".join(printable(line) for line in lines(text))
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible has no types
@@ -44,9 +50,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible has no types
         try:
             told = getattr(events, arguments["event"])(arguments)
         except (Refused, RecordError) as error:
-            return {"failed": True, "changed": False, "msg": str(error)}
+            return {"failed": True, "changed": False, "msg": _shown(str(error))}
         for warning in events.warnings:
-            self._display.warning(warning)
+            self._display.warning(_shown(warning))
+        if "msg" in told:
+            told["msg"] = _shown(told["msg"])
         # Ansible shows the message of a task that succeeds to nobody who has not asked for it.
         if told.get("msg") and not told.get("failed"):
             self._display.display(told["msg"])

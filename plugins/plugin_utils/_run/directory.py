@@ -13,11 +13,12 @@ import contextlib
 import fcntl
 import json
 import os
+import stat
 import tempfile
 from typing import Any, Callable, Dict, Iterator, Mapping, Optional, TypeVar
 from urllib.parse import quote, unquote
 
-from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run import record
+from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run import answers, record
 from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run.record import Host, RecordError, Run
 
 RUN = "run.json"
@@ -50,16 +51,27 @@ class Directory:
     def create(self) -> None:
         """0700: reports name users, hosts and programs."""
         with _told(self.path):
-            os.makedirs(os.path.join(self.path, HOSTS), mode=0o700, exist_ok=True)
+            os.makedirs(self.path, mode=0o700, exist_ok=True)
             for one in (self.path, os.path.join(self.path, HOSTS)):
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(one, mode=0o700)
+                seen = os.lstat(one)
+                if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.geteuid():
+                    raise _not_ours(one, seen)
                 os.chmod(one, 0o700)
 
     def run(self) -> Optional[Run]:
         """None if there is none."""
-        return self._read(RUN, record.run_from_json)
+        run = self._read(RUN, record.run_from_json)
+        if run is not None and run.run_id != os.path.basename(self.path):
+            raise _damaged(os.path.join(self.path, RUN), f"it is of run {run.run_id}")
+        return run
 
     def host(self, name: str) -> Optional[Host]:
-        return self._read(_host_file(name), record.host_from_json)
+        host = self._read(_host_file(name), record.host_from_json)
+        if host is not None and host.host != name:
+            raise _damaged(os.path.join(self.path, _host_file(name)), f"it is of host {host.host}")
+        return host
 
     def hosts(self) -> Dict[str, Host]:
         """Those that there are, by name."""
@@ -93,7 +105,8 @@ class Directory:
                     "The directory was emptied; gpufleet.checkpoint.status rebuilds it from the hosts' journals.",
                 )
             self._fenced(run, fence)
-            after = change(self.host(name) or Host(run_id=run.run_id, host=name))
+            before = self.host(name) or Host(run_id=run.run_id, host=name)
+            after = answers.recordable(name, lambda: change(before))
             self._replace(_host_file(name), _text(record.host_to_json(after)))
             return after
 
@@ -131,7 +144,7 @@ class Directory:
             return None
         except OSError as error:
             raise _unusable(path, error) from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise _damaged(path, str(error)) from error
         if isinstance(data, dict) and data.get("schema") != record.SCHEMA:
             raise RecordError(
@@ -143,7 +156,7 @@ class Directory:
             )
         try:
             return parse(data)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
             raise _damaged(path, f"{type(error).__name__}: {error}") from error
 
     def _replace(self, name: str, text: str) -> None:
@@ -190,6 +203,16 @@ def _unusable(path: str, error: OSError) -> RecordError:
         f"it can't be used: {error.strerror or error}",
         "What happens to the hosts is recorded on the controller before it happens.",
         "Give the user of the controller access and room there, or name another gpu_drain_run_directory.",
+    )
+
+
+def _not_ours(path: str, seen: os.stat_result) -> RecordError:
+    what = f"it belongs to user id {seen.st_uid}" if stat.S_ISDIR(seen.st_mode) else "it is no directory"
+    return RecordError(
+        path,
+        what,
+        "Whoever can write records decides what a drain takes for done, and what is written where.",
+        "Name a gpu_drain_run_directory in which only the user of the controller can make directories.",
     )
 
 

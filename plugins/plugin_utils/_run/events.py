@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run import (
+    answers,
     budget,
     controller,
     hooks,
@@ -206,6 +207,15 @@ class Events:
     def finished(self, arguments: Arguments) -> Told:
         """A host that a former attempt finished, as gpu_drain_info sees it now."""
         data = plain(arguments["data"])
+        try:
+            answers.check_seen(self.around.host, data)
+        except answers.Unusable as error:
+            raise Refused(
+                self.around.host,
+                f"what it returned can't be used ({error})",
+                "Whether it is as the record says is not known.",
+                "Look at that host: another release of the collection, or somebody else, answers there.",
+            ) from error
         row = data.get("drain") or {}
         states = [str(one.get("state")) for one in row.get("processes") or []]
         if row.get("phase") == record.RELEASED and "suspended" not in states:

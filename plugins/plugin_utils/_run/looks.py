@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional
 
 from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run import (
+    answers,
     controller,
     hooks,
     look,
@@ -46,7 +47,7 @@ class Looks:
         results: Dict[str, Mapping[str, Any]] = {}
         for name in self.around.hosts:
             told = self._of(name, "gpu_drain_looked")
-            results[name] = told if told else {"unreachable": True}
+            results[name] = _planned(name, told) if told else {"unreachable": True}
         try:
             made = plan.plan(results, settings.get("serial"))
         except ValueError:
@@ -80,8 +81,9 @@ class Looks:
         totals: Dict[str, int] = {}
         lines = []
         for name, told in seen.items():
-            if told is None or "drain" not in told:
-                why = "" if told is None else f": {told.get('msg', '')}"
+            unusable = _unusable(name, told)
+            if told is None or "drain" not in told or unusable:
+                why = "" if told is None else f": {unusable or told.get('msg', '')}"
                 line, phase = f"{name} gave no answer{why}", "no answer"
             else:
                 row = look.open_row(told)
@@ -89,7 +91,8 @@ class Looks:
             totals[phase] = totals.get(phase, 0) + 1
             hosts[name] = {"line": line, "phase": phase, "seen": told}
             lines.append(line)
-        pages = self._rebuild(settings, {name: told for name, told in seen.items() if told and "drain" in told})
+        usable = {name: told for name, told in seen.items() if told and "drain" in told and not _unusable(name, told)}
+        pages = self._rebuild(settings, usable)
         lines.append(
             f"{words.plural(len(seen), 'host')}: " + ", ".join(f"{count} {phase}" for phase, count in totals.items())
         )
@@ -103,8 +106,9 @@ class Looks:
         lines = []
         for name in self.around.hosts:
             told = self._of(name, "gpu_drain_seen")
-            if told is None or "drain" not in told:
-                why = "it gave no answer" if told is None else str(told.get("msg", "it gave no answer"))
+            unusable = _unusable(name, told)
+            if told is None or "drain" not in told or unusable:
+                why = "it gave no answer" if told is None else unusable or str(told.get("msg", "it gave no answer"))
                 hosts[name] = {"do": look.REPORT, "why": why, "run": {}}
             else:
                 row = look.open_row(told)
@@ -180,6 +184,25 @@ class Looks:
     def _wanted(self, name: str) -> Mapping[str, Any]:
         found = self._of(name, "gpu_drain_wanted")
         return dict(found["host"]) if found else {"hooks": {}}
+
+
+def _unusable(name: str, told: Optional[Mapping[str, Any]]) -> str:
+    """What is wrong with an answer, "" for nothing."""
+    try:
+        if told is not None and "drain" in told:
+            answers.check_seen(name, told)
+    except answers.Unusable as error:
+        return f"what it returned can't be used ({error})"
+    return ""
+
+
+def _planned(name: str, told: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same, or in its place what is wrong with it."""
+    try:
+        answers.attempted(lambda: json.dumps(plan.table(plan.plan({name: told})), allow_nan=False))
+    except answers.Unusable as error:
+        return {"errors": [f"What it returned can't be used ({error})"]}
+    return told
 
 
 def _from(run_id: str, name: str, told: Mapping[str, Any]) -> Any:

@@ -220,7 +220,8 @@ def event(host: Host, what: str, at: float, data: Mapping[str, Any], ended: bool
         after = _in_phase(after, phase, at)
     if what not in PHASES:
         after = replace(after, timeline=_hook(after, what, at, said, ended))
-    return replace(after, outcome=str(data.get("outcome") or "") or _outcome(after))
+    outcome = data.get("outcome")
+    return replace(after, outcome=str(outcome) if outcome in OUTCOMES else _outcome(after))
 
 
 def phase_of(what: str, data: Mapping[str, Any]) -> str:

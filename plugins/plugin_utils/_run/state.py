@@ -5,18 +5,16 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run import batches, record, words
+from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run import answers, batches, record, words
 from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run.record import Attempt, Controller, Host, Run
 
 NEW = "new"
 SCHEDULERS = ("none", "command", "slurm", "kubernetes")
 #: What a host must have been begun with to be finished by the same command.
 _COMPARED = ("mode", "store", "scheduler")
-_RUN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _RANK = {record.IN_PROGRESS: 0, record.FAILED: 1, record.UNDONE: 1, record.LOST: 1, record.UNTOUCHED: 2}
 
 
@@ -181,12 +179,12 @@ def last_batch(attempt: Attempt, serial: Any) -> bool:
 
 
 def _check(asked: Wanted) -> None:
-    if asked.run_id and not _RUN_ID.fullmatch(asked.run_id):
+    if asked.run_id and not answers.RUN_ID.fullmatch(asked.run_id):
         raise Refused(
             "gpu_drain_run_id",
             f'"{asked.run_id}" is no name of a run',
             "It names a directory and rows in the journals of hosts.",
-            "Use up to 64 letters, digits, dots, underscores and hyphens.",
+            "Use up to 64 letters, digits, dots, underscores and hyphens, and not . or .. alone.",
         )
     try:
         batches.batches(list(asked.hosts), asked.serial)
