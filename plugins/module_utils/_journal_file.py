@@ -15,7 +15,7 @@ import stat
 import time
 import traceback
 import weakref
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Callable, Iterator, List, Optional, Set, Tuple, TypeVar
 
 try:
@@ -25,6 +25,7 @@ except ImportError:
 else:
     SQLITE_TRACE = ""
 
+from ._journal_check import problem
 from ._journal_errors import JournalError, SqliteMissing
 from ._journal_schema import APPLICATION_ID, SCRIPTS
 
@@ -178,6 +179,9 @@ class JournalFile:
                 found = _pragma(connection, "quick_check(1)")
                 if found != "ok":
                     raise self._corrupt(found)
+                wrong = _problem(connection)
+                if wrong:
+                    raise self._corrupt(wrong)
             if self.writable:
                 mode = _pragma(connection, "journal_mode = WAL")
                 if mode != "wal":
@@ -320,6 +324,11 @@ os.register_at_fork(before=_close_before_fork)
 def _is_busy(error: sqlite3.OperationalError) -> bool:
     text = str(error)
     return "locked" in text or "busy" in text
+
+
+def _problem(connection: sqlite3.Connection) -> str:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as model:
+        return problem(connection, model)
 
 
 def _pragma(connection: sqlite3.Connection, words: str) -> str:

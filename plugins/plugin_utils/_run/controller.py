@@ -10,6 +10,7 @@ import os
 import platform
 from typing import Optional
 
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import natural
 from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run.record import Controller
 
 
@@ -49,9 +50,10 @@ def parsed(told: str) -> Optional[Controller]:
     """What `text` made; None for anything else."""
     words = told.split(" ")
     numbers = words[-1].split(":")
-    if len(words) != 3 or len(numbers) != 3 or not (numbers[0].isdigit() and numbers[1].isdigit()):
+    if len(words) != 3 or len(numbers) != 3:
         return None
-    return Controller(words[0], words[1], int(numbers[0]), int(numbers[1]), numbers[2])
+    pid, ticks = natural(numbers[0]), natural(numbers[1])
+    return None if pid is None or ticks is None else Controller(words[0], words[1], pid, ticks, numbers[2])
 
 
 def has_terminal(pid: int) -> bool:
