@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint sanity unit conformance system drain molecule build fleet-up fleet-down clean
+.PHONY: help demo test lint sanity unit fuzz conformance system drain molecule build fleet-up fleet-down clean
 
 export PATH := $(CURDIR)/build/venv/bin:$(PATH)
 export PYTHONDONTWRITEBYTECODE := 1
@@ -16,6 +16,7 @@ GPUS ?= 1
 VRAM ?= 16384
 DRIVER ?= 580
 INIT ?= systemd
+EXAMPLES ?= 20000
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +40,10 @@ sanity: ## ansible-test sanity, without an ignore file
 unit: ## pytest over pure logic: no root, no network
 	@tests/setup python
 	@python -m pytest tests/unit
+
+fuzz: ## the parsers over what others may write, at random, for long: make fuzz EXAMPLES=20000
+	@tests/setup python
+	@GPUFLEET_FUZZ=$(EXAMPLES) python -m pytest tests/unit/plugins/security -k fuzz
 
 conformance: ## the simulated driver against what a real one was recorded to do
 	@tests/setup python sim fleet

@@ -69,8 +69,11 @@ def argv(executable: str, options: Sequence[str], request: Request) -> List[str]
 
 
 def environment() -> Dict[str, str]:
-    """The caller's, with the C locale."""
-    return {**{key: value for key, value in os.environ.items() if key != "LANGUAGE"}, "LC_ALL": "C"}
+    """The caller's, with the C locale, and without what puts other code into a program that root runs. The path of
+    libraries stays: it may be where the driver is."""
+    kept = {key: value for key, value in os.environ.items() if key == _LIBRARIES or not key.startswith(_CODE)}
+    kept.pop("LANGUAGE", None)
+    return {**kept, "LC_ALL": "C"}
 
 
 @dataclass(frozen=True)
@@ -198,6 +201,8 @@ def probe(executable: str = DEFAULT, seconds: float = PROBE_SECONDS) -> Offer:
     return Offer(path, options, version.group(1) if version else "")
 
 
+_LIBRARIES = "LD_LIBRARY_PATH"
+_CODE = ("LD_", "GCONV_", "GLIBC_", "BASH_", "PERL", "PYTHON")
 _USUAL_PLACES = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _OPTION = re.compile(r"(?<![\w-])--[a-z]+(?:-[a-z]+)*")
 _VERSION = re.compile(r"^Version (\d+(?:\.\d+)+)", re.MULTILINE)

@@ -5,8 +5,12 @@
 property, at random (make fuzz). A failure prints what repeats it."""
 
 import os
+from pathlib import Path
 
 from hypothesis import HealthCheck, settings
+from hypothesis.configuration import set_hypothesis_home_dir
+
+set_hypothesis_home_dir(Path(__file__).resolve().parents[4] / "build/cache/hypothesis")
 
 _SLOW = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 settings.register_profile(
