@@ -103,8 +103,9 @@ def test_no_name_that_another_user_chooses_hides_or_stops_anything(lab: Lab) -> 
 
 
 def test_a_job_with_names_that_mislead_is_suspended_dumped_and_comes_back(lab: Lab) -> None:
-    job = lab.one()
-    lab.host.sh(f"printf '\\vTracerPid:\\t9' >/proc/{job.pid}/comm")
+    called = """name=$(printf '/var/lib/lab/\\vTracerPid:\\t9'); ln -sf "$0" "$name"; exec "$name" "$@\""""
+    job = lab.one(wrap=("sh", "-c", called), environment={"WORLD_SIZE": "\u00b2", "WATCHDOG_USEC": "9" * 5000})
+    assert "TracerPid" in lab.host.sh(f"cat /proc/{job.pid}/comm")
     made, back = lab.play(cuda("checkpointed", [job.pid]), cuda("running", [job.pid]))
     made.ok(changed=True)
     back.ok(changed=True)
