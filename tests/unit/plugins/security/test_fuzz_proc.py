@@ -21,6 +21,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils import (
     _sockets,
     _units,
 )
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._background import Said
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._driver_packages import parse_dpkg, parse_versionlock
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import evaluate
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold import masks
@@ -77,7 +78,7 @@ def test_any_text_is_read_without_an_error(text: str) -> None:
     _host.parse_meminfo(text)
     _host.parse_driver_version(text)
     _host.parse_choice(text)
-    _units.units_of(["a.service"], _units.Said(0, text))
+    _units.units_of(["a.service"], Said(0, text))
     parse_dpkg(text)
     parse_versionlock(text, ["a"])
     read_store.parse_kind(text, "8:1")

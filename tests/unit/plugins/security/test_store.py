@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _image_left
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import manifest, options, saved
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import lifeline, manifest, options, saved
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.place import PARTIAL
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.saved import Saved
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import open_journal
@@ -29,7 +29,7 @@ def test_a_partial_image_chooses_no_process_that_is_written_to(tmp_path: Path, m
         written.extend(one.identity.pid for one in given)
         return tuple(given), ()
 
-    monkeypatch.setattr(_image_left.lifeline, "put_back_all", put_back_all)
+    monkeypatch.setattr(lifeline, "put_back_all", put_back_all)
     journal = open_journal(str(tmp_path / "journal.db"))
     path = str(tmp_path / "image")
     row = journal.begin_image(lineage="l", path=path, run_id="run", root=me(), leave="killed", worker=None)
