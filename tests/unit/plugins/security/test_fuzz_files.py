@@ -273,7 +273,7 @@ CELL = st.one_of(
     st.floats(),
     st.text(max_size=8).filter(lambda text: text.isprintable()),
     st.binary(max_size=8),
-    JSON.map(lambda value: json.dumps(value)),
+    JSON.map(json.dumps),
     st.sampled_from(["[" * 100000, '[["x", 1, 2]]', "{}", "[]", '{"watchdog_usec": 1}']),
 )
 
