@@ -30,7 +30,7 @@ PROPERTIES = (
     "RuntimeMaxUSec",
     "ActiveEnterTimestampMonotonic",
 )
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)")
+_SPAN = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([a-z]+)")
 _SECONDS = {
     "us": 1e-6,
     "ms": 1e-3,

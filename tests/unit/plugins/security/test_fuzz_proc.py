@@ -217,7 +217,7 @@ def test_no_name_of_a_socket_takes_the_name_of_another_away(names: list[str]) ->
     )
     found = _sockets.parse_unix(text)
     for index, name in enumerate(names):
-        if name and "\n" not in name:
+        if name.rstrip("@") and "\n" not in name:
             assert found is None or found[100 + index] == name.rstrip("@")
 
 

@@ -128,6 +128,7 @@ def test_what_systemd_does_not_tell_is_unknown(text: str) -> None:
 
 
 @given(st.dictionaries(st.sampled_from([*_units.PROPERTIES, "TasksCurrent", "DropInPaths", "BoundBy"]), LINE))
+@example({"WatchdogUSec": "9" * 5000 + " x"})
 def test_any_property_of_a_unit_is_read(shown: dict[str, str]) -> None:
     found = _units.parse_show("".join(f"{name}={value}\n" for name, value in shown.items()))
     assert found == ([shown] if shown else [])
