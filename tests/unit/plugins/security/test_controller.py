@@ -63,6 +63,8 @@ def wrong_rows() -> Iterator[Any]:
         ("timeline", [{"phase": "claimed", "at": "now"}]),
         ("timeline", [{"phase": "claimed", "at": 1e300}]),
         ("timeline", 7),
+        ("failures", [7]),
+        ("failures", [{"phase": "claimed", "attempt": 1, "at": 1e300, "message": ""}]),
         ("phase", ["claimed"]),
         ("phase", "<script>"),
         ("opened", "x"),

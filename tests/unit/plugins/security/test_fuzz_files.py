@@ -181,6 +181,7 @@ def fill(journal: Journal) -> None:
         change.reach(
             row.id, "suspending", BOOT, processes=({"identity": {"pid": 1, "start_ticks": 2, "boot_id": BOOT}},)
         )
+        change.fail(row.id, "x")
     record(journal, Row("a.service", "image:l", BOOT, 5, "both", identity(12), None, (identity(13),)))
 
 
@@ -201,6 +202,7 @@ def read_everything(path: str, write: bool) -> None:
         drains.find("run")
         drains.closed(5)
         drains.timeline(1)
+        drains.failures(1)
         read_rows(journal)
         if write:
             journal.drop_reservations(lambda _one: False)
@@ -265,6 +267,7 @@ COLUMNS = st.sampled_from(
         ("drains", "scheduler"),
         ("drains", "opened"),
         ("drain_phases", "at"),
+        ("drain_failures", "attempt"),
     ]
 )
 CELL = st.one_of(
