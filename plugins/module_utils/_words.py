@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import Dict, Iterable, List, Optional, Tuple
 
@@ -47,6 +48,21 @@ def printable(text: str) -> str:
         return text
     return "".join(
         one if one.isprintable() else one.encode("unicode_escape", "backslashreplace").decode("ascii") for one in text
+    )
+
+
+def refused_by_host(error: OSError) -> str:
+    """For a module that the host gives no process, descriptor or memory, in the words of an error."""
+    short = error.errno in (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+    remedy = (
+        "The module takes some processes and descriptors of its own, and for each process that it works on: raise the "
+        "limits of its user and session (ulimit -n and -u, TasksMax, pids.max)"
+        if short
+        else "Look at that, and at the state of the processes with cuda_checkpoint_info"
+    )
+    return (
+        f"this host: {error}. The module could not go on; what its workers have begun they end. {remedy}, and run the "
+        "task again."
     )
 
 

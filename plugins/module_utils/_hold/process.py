@@ -22,6 +22,8 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import 
 
 GONE = ("", "Z", "X")
 STOPPED = ("T", "t")
+# What stops it, what lets it go on again, and what acts at any time.
+_NO_NEWS = (signal.SIGSTOP, signal.SIGCONT, signal.SIGKILL)
 
 
 def read(pid: int, name: str, tid: Optional[int] = None) -> str:
@@ -133,14 +135,14 @@ def describe(pid: int, tid: int) -> str:
 
 
 def pending(pid: int) -> Tuple[str, ...]:
-    """Names of the signals that wait for the process, or for one of its threads, until it runs. SIGSTOP and SIGCONT are
-    left out: what stops it and what lets it go on again."""
+    """Names of the signals that wait for the process, or for one of its threads, until it runs. SIGSTOP, SIGCONT
+    and SIGKILL are left out: nobody waits for those."""
     mask = int(status_field(pid, "ShdPnd") or "0", 16)
     for tid in tasks(pid):
         mask |= int(status_field(pid, "SigPnd", tid) or "0", 16)
     found = []
     for number in range(1, 65):
-        if mask >> (number - 1) & 1 and number not in (signal.SIGSTOP, signal.SIGCONT):
+        if mask >> (number - 1) & 1 and number not in _NO_NEWS:
             try:
                 found.append(signal.Signals(number).name)
             except ValueError:

@@ -42,7 +42,8 @@ def test_unix_names() -> None:
 def test_a_socket_may_have_any_name(name: str) -> None:
     """An abstract name has whatever bytes its owner likes, and anybody may own one."""
     line = f"0000000000000000: 00000002 00000000 00010000 0001 01 29712 {name}\n"
-    assert _sockets.parse_unix(UNIX + line)[29709] == "@cuda-uvmfd-4026531836-590"
+    found = _sockets.parse_unix(UNIX + line)
+    assert found is not None and found[29709] == "@cuda-uvmfd-4026531836-590"
 
 
 def test_tcp() -> None:
