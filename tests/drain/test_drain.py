@@ -9,11 +9,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.drain.drainlab import RUNNING, SUSPENDED, Drain, Point, Runs, all_are, drains, on_each, states
+from tests.drain.drainlab import RUNNING, SUSPENDED, Drain, Point, Runs, all_are, boot, drains, on_each, states
 from tests.system.hosts import ROOT
 from tests.system.lab import Lab, Workload
 
@@ -198,3 +199,51 @@ def test_recover(phase: str, left: str, three: Sequence[Lab], runs: Runs) -> Non
         Drain(fleet, "recover", runs, limit="h1", variables={"gpu_drain_maintenance_done": True}).ok()
     assert states(lab) and all_are(lab, RUNNING)
     assert Drain(fleet, "recover", runs, limit="h1").ok().touched() == set()
+
+
+def fleet_task(name: str, *arguments: str) -> dict[str, object]:
+    """What a person does at the host itself, and not over the network."""
+    return {
+        "name": name,
+        "ansible.builtin.command": {"argv": [str(ROOT / "tests/fleet/fleet"), *arguments]},
+        "changed_when": True,
+        "delegate_to": "localhost",
+        "become": False,
+    }
+
+
+def test_pids_that_are_in_use_after_a_reboot(three: Sequence[Lab], runs: Runs) -> None:
+    """On h1 by the connection of this very run, which Ansible keeps: it comes over another one. On h2 by somebody else,
+    and the tree comes back in a PID namespace of its own."""
+    labs = three[:2]
+    on_each(labs, lambda lab: lab.host.sh("i=0; while [ $i -lt 300 ]; do (:); i=$((i+1)); done"))
+    on_each(labs, lambda lab: lab.one(vram=16))
+    taken = {lab.host.name: lab.jobs[0].pid for lab in labs}
+    fleet = three[0].host.fleet
+    next_pid = "until [ $(sh -c 'echo $$') -ge $(({{ taken }} - 1)) ]; do :; done"
+    somebody = next_pid + "; {{ (inventory_hostname == 'h2') | ternary('sleep 600 </dev/null >/dev/null 2>&1 &', '') }}"
+    steps = [
+        fleet_task("Boot it", "reboot", "{{ inventory_hostname }}"),
+        {"name": "Forget the connection of before", "ansible.builtin.meta": "reset_connection"},
+        fleet_task("Give that PID to whoever comes next", "console", "{{ inventory_hostname }}", "sh", "-c", somebody),
+        {"name": "Come", "ansible.builtin.command": {"argv": ["ps", "-o", "comm=", "-p", "{{ taken }}"]}},
+    ]
+    for step in steps:
+        step["environment"] = {"FLEET_DIR": str(fleet.directory)}
+    variables = {
+        "gpu_drain_mode": "disk",
+        "gpu_drain_serial": 2,
+        # Nothing is declared: waiting for a host that boots would come over other connections.
+        "gpu_drain_maintenance_tasks": runs.tasks("maintenance", *steps),
+    }
+    told: dict[str, dict[str, object]] = {name: {"taken": pid} for name, pid in taken.items()}
+    told["h2"]["gpu_drain_pid_namespace"] = "new"
+    drain = Drain(fleet, "drain", runs, limit=names(labs), variables=variables, host_vars=told)
+    drain.ok()
+    came = {result.host: result.data["stdout"] for result in drain.results() if result.data.get("cmd", [""])[0] == "ps"}
+    assert came["h1"].startswith("sshd") and came["h2"] == "sleep", "nobody has the PID"
+    on_each(labs, boot)
+    assert labs[0].host.sh(f"cat /proc/{taken['h1']}/comm").strip() == "gpusim-workload"
+    (pid,) = labs[1].host.sh("pgrep -x gpusim-workload").split()
+    assert int(pid) != taken["h2"]
+    labs[1].jobs[0] = replace(labs[1].jobs[0], pid=int(pid))

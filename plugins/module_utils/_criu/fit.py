@@ -13,6 +13,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.manifest
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.target import (
     GROUP,
     SESSION,
+    SSH,
     THREAD,
     ZOMBIE,
     Holder,
@@ -33,6 +34,10 @@ DOCS = "https://github.com/gpufleet/checkpoint/blob/main/docs/images.md"
 OPTIONS = frozenset(("host_memory", "image_criu", "image_driver", "image_gpu", "vram_short"))
 #: Page tables, and CRIU itself.
 MARGIN = 64 * MIB
+_NEW_NAMESPACE = (
+    "restore into a PID namespace of its own: pid_namespace: new (gpu_restore_pid_namespace or "
+    "gpu_drain_pid_namespace where a role does it)"
+)
 _NEVER_STARTED = "Nothing has been started, and the image is as it was"
 
 
@@ -143,16 +148,19 @@ def _busy(manifest: Manifest, target: Target, pid: int, holders: Sequence[Holder
         remedy = (
             f"It has ended, but PID {first.parent} ({first.parent_name}) has not reaped it: make that do so, or end it"
         )
+    elif pid in target.own and first.name.startswith(SSH):
+        who += ", the SSH connection of this very run"
+        remedy = (
+            "Reset it, so that the task comes over one with another PID (ansible.builtin.meta: reset_connection before "
+            f"the task), and run again; or {_NEW_NAMESPACE}"
+        )
+    elif pid in target.own:
+        who += ", which is part of this very run"
+        remedy = f"Run again, which gives it another PID; or {_NEW_NAMESPACE}"
     elif first.parent == 2 or pid <= 2:
-        remedy = (
-            "It is the host's own: boot again, so that it gets another PID; or restore into a PID namespace of its "
-            "own: pid_namespace: new"
-        )
+        remedy = f"It is the host's own: boot again, so that it gets another PID; or {_NEW_NAMESPACE}"
     else:
-        remedy = (
-            f"End PID {pid} until the restore is over, or start it anew, so that it gets another PID; or restore into "
-            "a PID namespace of its own: pid_namespace: new"
-        )
+        remedy = f"End PID {pid} until the restore is over, or start it anew, so that it gets another PID; or {_NEW_NAMESPACE}"
     return _finding(
         manifest,
         "pid_busy",

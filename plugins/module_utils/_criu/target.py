@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat
 from dataclasses import dataclass
-from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.images import read_pstree
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.manifest import Manifest
@@ -19,7 +19,10 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._host import H
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import thread_group
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_parse import Stat
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_read import read_stat
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._targets import own_ancestors
 
+#: The server, and since OpenSSH 9.8 sshd-session, which is one connection.
+SSH = "sshd"
 PROCESS, THREAD, ZOMBIE, GROUP, SESSION = "process", "thread", "zombie", "group", "session"
 
 
@@ -42,7 +45,7 @@ class Holder:
 @dataclass(frozen=True)
 class Target:
     """criu: its version. holders: of the numbers that the image needs. files: path -> size in bytes, None where there
-    is no regular file; only those that the image names. pid_max: PIDs are below; 0 for unknown."""
+    is no regular file; only those that the image names. pid_max: PIDs are below; 0 for unknown. own: own_run()."""
 
     host: HostSnapshot
     gpus: Tuple[GpuSnapshot, ...]
@@ -50,6 +53,7 @@ class Target:
     holders: Tuple[Holder, ...]
     files: Mapping[str, Optional[int]]
     pid_max: int
+    own: FrozenSet[int] = frozenset()
 
 
 def read_target(manifest: Manifest, gpus: Sequence[GpuSnapshot], criu: Criu, directory: str = "") -> Target:
@@ -63,7 +67,26 @@ def read_target(manifest: Manifest, gpus: Sequence[GpuSnapshot], criu: Criu, dir
         holders=read_holders(sorted({*numbers_of(manifest), *zombies})),
         files={one.path: _size(one.path) for one in manifest.files if is_checked(one.path, one.deleted)},
         pid_max=_pid_max(),
+        own=own_run(),
     )
+
+
+def own_run() -> FrozenSet[int]:
+    """PIDs that are gone once this run has ended and its connection is closed: this process, what it descends from, and
+    whoever is in its session. Not the SSH server that listens for others as well. Raises OSError where /proc can't be
+    read."""
+    chain = {pid: read_stat(f"/proc/{pid}/stat") for pid in own_ancestors()}
+    seen = {pid: one for pid, one in chain.items() if one is not None}
+    above = {one.parent for one in seen.values() if one.name.startswith(SSH)}
+    servers = {pid for pid in above if pid in seen and seen[pid].parent <= 1 and seen[pid].name.startswith(SSH)}
+    session = os.getsid(0)
+    beside = {int(name) for name in os.listdir("/proc") if name.isdigit() and _session(int(name)) == session}
+    return frozenset((set(seen) | beside) - servers)
+
+
+def _session(pid: int) -> int:
+    seen = read_stat(f"/proc/{pid}/stat")
+    return 0 if seen is None else seen.session
 
 
 def is_checked(path: str, deleted: bool) -> bool:

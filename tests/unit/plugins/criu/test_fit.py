@@ -14,15 +14,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import target as target_module
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.fit import OPTIONS, Target, fit, read_target
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.manifest import Manifest, ManifestGpu, Member
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.target import (
     Holder,
     numbers_of,
+    own_run,
     read_holders,
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.tool import Criu
@@ -290,8 +293,51 @@ def test_kernel_threads_stay() -> None:
     one = only(fit(manifest(), target(holders=(holder(4713, parent=2),))), "pid_busy")
     assert one.remedy == (
         "It is the host's own: boot again, so that it gets another PID; or restore into a PID namespace of its own: "
-        "pid_namespace: new"
+        "pid_namespace: new (gpu_restore_pid_namespace or gpu_drain_pid_namespace where a role does it)"
     )
+
+
+@pytest.mark.parametrize("name", ["sshd", "sshd-session"])
+def test_the_connection_of_this_very_run(name: str) -> None:
+    """Ending it, which is what helps against others, would end the run; Ansible's ControlPersist keeps it."""
+    found = target(holders=(holder(4713, name=name),), own=frozenset((4713,)))
+    one = only(fit(manifest(), found), "pid_busy")
+    assert one.evidence == (
+        f"4713 of it is in use by PID 4713 ({name}, since 2026-11-30 00:53:20 UTC), the SSH connection of this very run"
+    )
+    assert "meta: reset_connection" in one.remedy and "End PID" not in one.remedy
+    assert "gpu_drain_pid_namespace" in one.remedy
+    assert "this very run" not in only(fit(manifest(), replace(found, own=frozenset())), "pid_busy").evidence
+
+
+def test_another_process_of_this_very_run() -> None:
+    one = only(fit(manifest(), target(holders=(holder(4713, name="sh"),), own=frozenset((4713,)))), "pid_busy")
+    assert one.evidence.endswith(", which is part of this very run") and one.remedy.startswith("Run again")
+
+
+def test_what_belongs_to_this_run() -> None:
+    """Itself, what it descends from, and what shares its session; not a session beside it."""
+    beside = subprocess.Popen(["sleep", "60"])
+    elsewhere = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    try:
+        own = own_run()
+        assert {os.getpid(), os.getppid(), beside.pid} - {1} <= own and elsewhere.pid not in own
+    finally:
+        for one in (beside, elsewhere):
+            one.kill()
+            one.wait()
+
+
+def test_the_server_that_listens_is_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = {70: (1, "sshd"), 151: (70, "sshd-session"), 153: (151, "sshd-session"), 154: (153, "python3")}
+
+    def read(path: str) -> SimpleNamespace | None:
+        pid = int(path.split("/")[2])
+        return SimpleNamespace(parent=chain[pid][0], name=chain[pid][1], session=pid) if pid in chain else None
+
+    monkeypatch.setattr(target_module, "own_ancestors", lambda: set(chain))
+    monkeypatch.setattr(target_module, "read_stat", read)
+    assert own_run() == {151, 153, 154}
 
 
 def test_in_a_namespace_of_its_own_only_the_original_is_in_the_way() -> None:
