@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -201,7 +202,7 @@ def test_recover(phase: str, left: str, three: Sequence[Lab], runs: Runs) -> Non
     assert Drain(fleet, "recover", runs, limit="h1").ok().touched() == set()
 
 
-def fleet_task(name: str, *arguments: str) -> dict[str, object]:
+def fleet_task(name: str, *arguments: str) -> dict[str, Any]:
     """What a person does at the host itself, and not over the network."""
     return {
         "name": name,
@@ -222,7 +223,7 @@ def test_pids_that_are_in_use_after_a_reboot(three: Sequence[Lab], runs: Runs) -
     fleet = three[0].host.fleet
     next_pid = "until [ $(sh -c 'echo $$') -ge $(({{ taken }} - 1)) ]; do :; done"
     somebody = next_pid + "; {{ (inventory_hostname == 'h2') | ternary('sleep 600 </dev/null >/dev/null 2>&1 &', '') }}"
-    steps = [
+    steps: list[dict[str, Any]] = [
         fleet_task("Boot it", "reboot", "{{ inventory_hostname }}"),
         {"name": "Forget the connection of before", "ansible.builtin.meta": "reset_connection"},
         fleet_task("Give that PID to whoever comes next", "console", "{{ inventory_hostname }}", "sh", "-c", somebody),

@@ -160,7 +160,7 @@ def _busy(manifest: Manifest, target: Target, pid: int, holders: Sequence[Holder
     elif first.parent == 2 or pid <= 2:
         remedy = f"It is the host's own: boot again, so that it gets another PID; or {_NEW_NAMESPACE}"
     else:
-        remedy = f"End PID {pid} until the restore is over, or start it anew, so that it gets another PID; or {_NEW_NAMESPACE}"
+        remedy = f"End PID {pid} until the restore is over, or start it anew for another PID; or {_NEW_NAMESPACE}"
     return _finding(
         manifest,
         "pid_busy",
