@@ -132,6 +132,22 @@ def parse_device_map(raw: Any) -> Union[str, Mapping[str, str], None]:
     )
 
 
+def check_dots(name: str, path: Optional[str]) -> None:
+    """Raises ArgumentError: what .. means depends on what lies on the way, such as a symbolic link."""
+    if path is not None and ".." in path.split("/"):
+        raise ArgumentError(name, f"{path!r} has .. in it", "An absolute path without it is allowed.")
+
+
+def parse_place(name: str, path: Optional[str]) -> str:
+    """The path of a directory, spelt in one way; "" for none. Raises ArgumentError."""
+    if path is None:
+        return ""
+    check_dots(name, path)
+    if not os.path.isabs(path):
+        raise ArgumentError(name, repr(path), "An absolute path is allowed.")
+    return "/" + os.path.normpath(path).lstrip("/")
+
+
 def check_ranges(parallel: int, lock_timeout: float, step_timeout: float) -> None:
     """Raises ArgumentError."""
     if parallel < 0:

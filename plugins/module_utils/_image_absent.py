@@ -40,6 +40,10 @@ class Absent:
         subject = Subject(path=path, name=os.path.basename(path), before="absent", after="absent")
         self.subjects.append(subject)
         wait_for(self._journal, path, self.options.step_timeout)
+        # What force does not override either is refused before, and in check mode as well.
+        store.check_place(path)
+        if os.path.lexists(path):
+            store.check_image(path)
         try:
             image = store.find_image(path)
         except CriuError as error:

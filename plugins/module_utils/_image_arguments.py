@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, FrozenSet, List, Mapping, Optional
+from typing import Any, FrozenSet, List, Mapping
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _arguments, _image_findings
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._arguments import ArgumentError
@@ -41,11 +41,9 @@ _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0
 
 def parse(params: Mapping[str, Any], check: bool) -> ImageOptions:
     """Raises ArgumentError."""
-    state, path, store = params["state"], params["path"], params["store"]
+    state = params["state"]
     raw = params["pids"] if params["pids"] is not None else [] if params["pid"] is None else [params["pid"]]
-    for name, value in (("path", path), ("store", store)):
-        if value is not None and not os.path.isabs(value):
-            raise ArgumentError(name, repr(value), "An absolute path is allowed.")
+    path, store = (_arguments.parse_place(name, params[name]) for name in ("path", "store"))
     _check_combination(params, state, raw)
     if params["parallel"] < 0:
         raise ArgumentError("parallel", str(params["parallel"]), "0 (as many as processors) or more is allowed.")
@@ -58,8 +56,8 @@ def parse(params: Mapping[str, Any], check: bool) -> ImageOptions:
         state=state,
         pids=_arguments.parse_pids(raw) if raw else (),
         select=_arguments.parse_select(params["select"]),
-        path=_clean(path),
-        store=_clean(store),
+        path=path,
+        store=store,
         leave_running=bool(params["leave_running"]),
         all_or_nothing=params["all_or_nothing"],
         parallel=params["parallel"],
@@ -86,10 +84,6 @@ def _pid_namespace(value: str, state: str) -> str:
     if value != "same" and state != "restored":
         raise ArgumentError("pid_namespace", f"{value} with state {state}", "It says where a tree is restored to.")
     return value
-
-
-def _clean(path: Optional[str]) -> str:
-    return os.path.normpath(path) if path else ""
 
 
 def _check_combination(params: Mapping[str, Any], state: str, raw: List[Any]) -> None:

@@ -200,8 +200,10 @@ class ImageEngine:
                 )
             self._plan(subject, _new_lineage(root, self._journal))
             return
-        known = [one.root_identity for one in (image.manifest,)] + list(image.life.members)
+        known = [image.manifest.root_identity, *image.life.members]
         subject.lineage, subject.before = image.manifest.lineage, "present"
+        if root is None:
+            self._check_meant(subject, known)
         if root is not None and root not in known:
             raise ArgumentError(
                 "path",
@@ -227,6 +229,19 @@ class ImageEngine:
             return
         # It lives: it has been restored since, or its dump was broken off before it was ended.
         self._plan(subject, image.manifest.lineage)
+
+    def _check_meant(self, subject: Subject, known: Sequence[Identity]) -> None:
+        """Nobody has that PID now. Was it, as it was named, a process of this image? Raises ArgumentError."""
+        wanted = next((one for one in self.options.pids if one.pid == subject.details.get("pid")), None)
+        if wanted is None or any(_is_meant(wanted, one) for one in known):
+            return
+        begun = "" if wanted.start_ticks is None else f", started at {wanted.start_ticks} ticks,"
+        raise ArgumentError(
+            "pids",
+            f"{wanted.pid}{begun} is no process of this host, and {subject.path} is the image of PID {known[0].pid} "
+            f"(lineage {subject.lineage})",
+            "Name the process of that image, or another path for a process that runs.",
+        )
 
     def _plan(self, subject: Subject, lineage: str) -> None:
         subject.lineage, subject.planned = lineage, True
@@ -420,6 +435,12 @@ class ImageEngine:
                 subject.before = subject.after = "restored"
                 subject.ended = not alive
                 subject.details["pids"] = [one.pid for one in alive]
+                if subject.ended:
+                    run = image.life.run_id or "unknown"
+                    subject.notes.append(
+                        f"nothing was brought back: it has been restored before, by run {run}, and what was restored "
+                        "has ended since. It does not come back a second time unless allow has second_life"
+                    )
                 return False
             subject.notes.append("it has lived before: second_life is allowed")
         original = image.manifest.root_identity
@@ -496,6 +517,12 @@ def wait_for(journal: Journal, path: str, step_timeout: float) -> None:
         if time.monotonic() > end:
             raise Refused([_image_findings.busy(path, who, run, step)])
         time.sleep(BUSY_POLL_SECONDS)
+
+
+def _is_meant(wanted: Wanted, identity: Identity) -> bool:
+    if wanted.start_ticks is not None and wanted.start_ticks != identity.start_ticks:
+        return False
+    return wanted.pid == identity.pid and wanted.boot_id in (None, identity.boot_id)
 
 
 def _new_lineage(root: Identity, journal: Journal) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, Dict, List, Optional, Sequence, Union
 
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.life import SPENT
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.finding import Finding, warning_lines
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_absent import Absent
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_engine import ImageEngine, Subject
@@ -28,10 +29,29 @@ def report(engine: Union[ImageEngine, Absent, None], seconds: float = 0.0) -> Di
         "images": images,
         "findings": [asdict(finding) for finding in findings],
         "diff": {
-            "before": "".join(f"{one['path']}: {one['before']}\n" for one in images),
-            "after": "".join(f"{one['path']}: {one['after']}\n" for one in images),
+            "before": "".join(f"{one.path}: {one.before}{_replaced(one)}\n" for one in engine.subjects),
+            "after": "".join(f"{one.path}: {one.after}{_replacing(engine, one)}\n" for one in engine.subjects),
         },
     }
+
+
+def _is_replaced(subject: Subject) -> bool:
+    """An image goes where another one was: present before and after."""
+    return subject.changed and subject.planned and subject.before == subject.after == "present"
+
+
+def _replaced(subject: Subject) -> str:
+    if not _is_replaced(subject) or subject.image is None:
+        return ""
+    kind = "spent" if subject.image.life.state == SPENT else "snapshot" if subject.image.manifest.snapshot else "image"
+    return f" ({kind}, PID {subject.pid} runs)"
+
+
+def _replacing(engine: Union[ImageEngine, Absent], subject: Subject) -> str:
+    if not _is_replaced(subject):
+        return ""
+    runs = engine.options.leave_running
+    return f" ({'snapshot' if runs else 'image'}, PID {subject.pid} {'runs' if runs else 'has ended'})"
 
 
 def warnings(engine: Union[ImageEngine, Absent, None]) -> List[str]:

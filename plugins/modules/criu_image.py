@@ -108,6 +108,7 @@ options:
     description:
       - For O(state=absent). Delete an image although a process could still come back from it, or although it is
         damaged.
+      - What is no image, such as a store, is never deleted.
     type: bool
     default: false
   keep:

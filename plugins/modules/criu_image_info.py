@@ -385,9 +385,11 @@ partial:
 
 import os
 import time
+from typing import Any, Mapping, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._arguments import ArgumentError, parse_place
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.errors import CriuError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.inspection import inspect_path, inspect_store
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._signals import hear_of_children
@@ -399,6 +401,11 @@ ARGUMENTS = {
 }
 
 
+def places_of(params: Mapping[str, Any]) -> Tuple[str, str]:
+    """path and store; "" for the one that is not given. Raises ArgumentError."""
+    return parse_place("path", params["path"]), parse_place("store", params["store"])
+
+
 def main() -> None:
     hear_of_children()
     module = AnsibleModule(
@@ -408,15 +415,19 @@ def main() -> None:
         supports_check_mode=True,
     )
     params = module.params
+    try:
+        path, store = places_of(params)
+    except ArgumentError as error:
+        module.fail_json(msg=str(error))
     if os.geteuid() != 0:
         module.fail_json(
             msg=f"The task runs as user id {os.geteuid()}. Images are closed to everybody but root. Set become: true."
         )
     try:
-        if params["path"] is not None:
-            found = inspect_path(params["path"], params["verify"], time.time())
+        if path:
+            found = inspect_path(path, params["verify"], time.time())
         else:
-            found = inspect_store(params["store"], params["verify"], time.time())
+            found = inspect_store(store, params["verify"], time.time())
     except CriuError as error:
         module.fail_json(msg=str(error))
     except OSError as error:

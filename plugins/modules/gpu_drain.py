@@ -601,7 +601,7 @@ findings:
 """
 
 import os
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Dict, Mapping, Tuple
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 
@@ -612,6 +612,7 @@ _compile_once.install()
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _drain_report
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._arguments import (
     ArgumentError,
+    parse_place,
     parse_run_id,
     parse_select,
 )
@@ -682,9 +683,6 @@ def options_of(params: Mapping[str, Any], check: bool) -> Options:
         raise ArgumentError(
             "controller", f"{len(controller)} characters", f"{CONTROLLER_LENGTH} that can be printed are allowed."
         )
-    store: Optional[str] = params["store"]
-    if store is None or not os.path.isabs(store) or os.path.normpath(store) != store:
-        raise ArgumentError("store", repr(store), "An absolute path without . and .. is allowed.")
     return Options(
         ask=Ask(
             phase=params["phase"],
@@ -697,7 +695,7 @@ def options_of(params: Mapping[str, Any], check: bool) -> Options:
             check=check,
         ),
         mode=params["mode"] or "",
-        store=store,
+        store=parse_place("store", params["store"]),
         select=parse_select(params["select"]),
         declares=tuple(params["declares"]),
         hold_packages=params["hold_packages"],

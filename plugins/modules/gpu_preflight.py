@@ -650,6 +650,7 @@ _compile_once.install()
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._arguments import (
     ArgumentError,
+    check_dots,
     parse_allow,
     parse_pids,
     parse_select,
@@ -703,6 +704,7 @@ def options_of(params: Mapping[str, Any]) -> Options:
         raise ArgumentError("window", f"{window:g}", "More than 0 and at most 31536000 seconds are allowed.")
     if not params["capabilities"]:
         raise ArgumentError("capabilities", "the list is empty", "Name at least one; fail_on: never requires none.")
+    check_dots("store", params["store"])
     return Options(
         pids=None if params["pids"] is None else parse_pids(params["pids"]),
         select=parse_select(params["select"]),

@@ -43,6 +43,7 @@ __all__ = [
     "Broken",
     "Image",
     "Partial",
+    "check_image",
     "check_place",
     "content",
     "find_image",
@@ -229,7 +230,7 @@ def seal(partial: str, path: str) -> None:
         hidden.rename_new(partial, path)
         sync_directory(os.path.dirname(path))
     except FileExistsError:
-        _check_image(path)
+        check_image(path)
         owner.claim(path)
         old = hidden.replace(partial, path)
     owner.release(path)
@@ -269,13 +270,13 @@ def remove_partial_of(path: str) -> bool:
 def remove(path: str) -> None:
     """An image, sound or not. It is gone as a whole: a half deleted one has no name. Raises CriuError, OSError."""
     check_place(path)
-    _check_image(path)
+    check_image(path)
     owner.claim(path)
     hidden.sweep(os.path.dirname(path), os.path.basename(path))
     hidden.delete(path)
 
 
-def _check_image(path: str) -> None:
+def check_image(path: str) -> None:
     """Nothing else is replaced or deleted. Raises CriuError."""
     if not os.path.lexists(os.path.join(path, MANIFEST)):
         raise CriuError(

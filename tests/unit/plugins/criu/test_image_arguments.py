@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ import pytest
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._arguments import ArgumentError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_arguments import ALLOW, parse, parse_age
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_job import ImageOptions
+from ansible_collections.gpufleet.checkpoint.plugins.modules import gpu_drain, gpu_preflight
 from ansible_collections.gpufleet.checkpoint.plugins.modules.criu_image import ARGUMENTS
+from ansible_collections.gpufleet.checkpoint.plugins.modules.criu_image_info import places_of
 
 
 def options(**given: Any) -> ImageOptions:
@@ -51,6 +54,43 @@ def test_refused(given: dict[str, Any], words: list[str]) -> None:
         options(**given)
     for word in words:
         assert word in str(refused.value)
+
+
+DOTS = ("/tmp/../srv/x", "/srv/images/..", "/..", "../x")
+
+
+@pytest.mark.parametrize("path", DOTS)
+def test_a_path_with_dots_is_refused_by_every_module(path: str) -> None:
+    """What it means depends on symbolic links on the way."""
+    asked: list[Callable[[], object]] = [
+        lambda: options(**{**PRESENT, "path": path}),
+        lambda: options(**{**PRESENT, "path": None, "store": path}),
+        lambda: options(state="absent", path=path, force=True),
+        lambda: places_of({"path": path, "store": None}),
+        lambda: places_of({"path": None, "store": path}),
+        lambda: preflight(path),
+        lambda: drain(path),
+    ]
+    for one in asked:
+        with pytest.raises(ArgumentError) as refused:
+            one()
+        assert refused.value.argument in ("path", "store") and f"{path!r} has .. in it" in str(refused.value)
+
+
+def preflight(store: str) -> object:
+    table: dict[str, dict[str, Any]] = gpu_preflight.ARGUMENTS  # type: ignore[assignment]  # of mixed types
+    return gpu_preflight.options_of({**{name: spec.get("default") for name, spec in table.items()}, "store": store})
+
+
+def drain(store: str) -> object:
+    table: dict[str, dict[str, Any]] = gpu_drain.ARGUMENTS  # type: ignore[assignment]  # of mixed types
+    given = {**{name: spec.get("default") for name, spec in table.items()}, "phase": "suspending", "store": store}
+    return gpu_drain.options_of(given, check=False)
+
+
+def test_a_place_is_spelt_in_one_way() -> None:
+    assert options(**{**PRESENT, "path": "//s//./x/"}).path == "/s/x"
+    assert places_of({"path": None, "store": "/s/"}) == ("", "/s")
 
 
 def test_the_choices_of_allow_are_what_the_code_knows() -> None:

@@ -156,7 +156,7 @@ def test_the_module_returns_it(image: Path) -> None:
     said = run({"store": str(image.parent), "verify": "full"}, 0)
     assert (said["changed"], [one["name"] for one in said["images"]]) == (False, ["inference-4711"])
     assert not problems("criu_image_info", said)
-    assert "is not absolute" in run({"path": "images/a"}, 0)["msg"]
+    assert "An absolute path is allowed" in run({"path": "images/a"}, 0)["msg"]
     assert "one of the following is required: path, store" in run({}, 0)["msg"]
     assert "mutually exclusive: path|store" in run({"path": "/a", "store": "/b"}, 0)["msg"]
 
