@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.drain.drainlab import RUNNING, SUSPENDED, Drain, Point, Runs, all_are, boot, drains, on_each, states
+from tests.drain.drainlab import RUNNING, SUSPENDED, Drain, Point, Runs, all_are, drains, on_each, states
 from tests.system.hosts import ROOT
 from tests.system.lab import Lab, Workload
 
@@ -243,7 +243,7 @@ def test_pids_that_are_in_use_after_a_reboot(three: Sequence[Lab], runs: Runs) -
     drain.ok()
     came = {result.host: result.data["stdout"] for result in drain.results() if result.data.get("cmd", [""])[0] == "ps"}
     assert came["h1"].startswith("sshd") and came["h2"] == "sleep", "nobody has the PID"
-    on_each(labs, boot)
+    on_each(labs, lambda lab: lab.booted())
     assert labs[0].host.sh(f"cat /proc/{taken['h1']}/comm").strip() == "gpusim-workload"
     (pid,) = labs[1].host.sh("pgrep -x gpusim-workload").split()
     assert int(pid) != taken["h2"]
