@@ -102,7 +102,7 @@ def test_a_maintenance_that_fails_leaves_the_host_suspended(three: Sequence[Lab]
     path = runs.tasks("maintenance", {"name": "Change the fan", "ansible.builtin.command": {"argv": ["false"]}})
     variables = {"gpu_drain_maintenance_tasks": path}
     Drain(lab.host.fleet, "drain", runs, limit="h1", variables=variables).fails(
-        "Change the fan", "the same command repeats the maintenance"
+        "Change the fan", "the same command again with -e gpu_drain_run_id=", "it repeats the maintenance"
     )
     assert all_are(lab, SUSPENDED)
     assert runs.outcomes() == {"h1": "failed"}

@@ -56,16 +56,22 @@ def test_a_drain_with_commands(three: Sequence[Lab], runs: Runs) -> None:
 
 def test_a_scheduler_that_can_not_be_asked_keeps_no_host(three: Sequence[Lab], runs: Runs) -> None:
     """What is missing for the drain is missing for its undoing, too."""
-    host_vars = {
-        f"h{n}": {"gpu_drain_scheduler": kind} for n, kind in ((1, "command"), (2, "slurm"), (3, "kubernetes"))
-    }
+    host_vars = {f"h{n}": {"gpu_drain_scheduler": kind} for n, kind in ((2, "slurm"), (3, "kubernetes"))}
     variables = {
         "gpu_drain_maintenance_tasks": runs.tasks("maintenance", MAINTENANCE),
         "gpu_drain_serial": [3],
         "gpu_drain_failures_allowed": 3,
     }
-    drain = Drain(three[0].host.fleet, "drain", runs, limit="h1,h2,h3", variables=variables, host_vars=host_vars)
-    drain.fails("gpu_drain_scheduler_drain_command", "gpu_drain_scheduler_release_command", "docs/schedulers.md")
-    drain.says("no executable scontrol", "gpu_drain_scheduler_delegate")
-    drain.says("ansible-galaxy collection install kubernetes.core")
+
+    def drain(more: dict[str, dict[str, object]]) -> Drain:
+        told = {**host_vars, **more}
+        return Drain(three[0].host.fleet, "drain", runs, limit="h1,h2,h3", variables=variables, host_vars=told)
+
+    without = drain({"h1": {"gpu_drain_scheduler": "command"}})
+    without.fails("gpu_drain_scheduler_drain_command", "gpu_drain_scheduler_release_command", "docs/schedulers.md")
+    assert not runs.runs.exists()
+    commands = {f"gpu_drain_scheduler_{key}_command": ["/nowhere"] for key in ("drain", "release")}
+    asked = drain({"h1": {"gpu_drain_scheduler": "command", **commands}})
+    asked.fails().says("no executable scontrol", "gpu_drain_scheduler_delegate")
+    asked.says("ansible-galaxy collection install kubernetes.core")
     assert runs.outcomes() == dict.fromkeys(("h1", "h2", "h3"), "undone")

@@ -86,6 +86,7 @@ def test_a_failure_of_the_undoing(three: Sequence[Lab], runs: Runs, tmp_path: Pa
         "gpu_drain_after_restore_tasks": runs.tasks("after", {**hook, "changed_when": False}),
         "gpu_drain_maintenance_tasks": runs.tasks("maintenance", MAINTENANCE),
         "gpu_drain_declares": ["driver_change"],
+        "gpu_drain_run_id": "one",
     }
     drain = Drain(lab.host.fleet, "drain", runs, limit="h1", variables=variables)
     drain.fails("h1, not claimed: Claim the host", "driver_change")
@@ -100,6 +101,29 @@ def test_a_failure_of_the_undoing(three: Sequence[Lab], runs: Runs, tmp_path: Pa
     lab.end(blocking)
     Drain(lab.host.fleet, "drain", runs, limit="h1", variables=variables).ok()
     assert runs.outcomes() == {"h1": "finished"}
+
+
+def test_a_drain_that_was_refused_is_in_nobodys_way(three: Sequence[Lab], runs: Runs) -> None:
+    """By its settings: nothing is written down. By the canary: its page says so, and no later command is asked about it."""
+    (lab, *_others) = three
+    lab.start(Workload(vram=16))
+    variables = {"gpu_drain_maintenance_tasks": runs.tasks("maintenance", MAINTENANCE)}
+
+    def drain(**more: object) -> Drain:
+        return Drain(lab.host.fleet, "drain", runs, limit="h1,h2", variables={**variables, **more})
+
+    drain(gpu_drain_declares=["reboot"]).fails("it has reboot for h1, and gpu_drain_mode is memory")
+    drain(gpu_drain_verify="some").fails("gpu_drain_verify", "some")
+    assert not runs.runs.exists()
+    refused = drain(gpu_drain_declares=["driver_change"], gpu_drain_run_id="new")
+    refused.fails("h1, not claimed: Claim the host", f"-e gpu_drain_run_id={runs.run_id}")
+    assert runs.report()["state"] == "stopped"
+    first = runs.run_id
+    drain(gpu_drain_store="/var/lib/lab/elsewhere").ok()
+    (second,) = [path.name for path in runs.runs.glob("*") if path.name != first]
+    again = drain(gpu_drain_store="/var/lib/lab/elsewhere", gpu_drain_run_id=second).ok()
+    assert "Could not match supplied host pattern" not in again.text()
+    assert not drains(lab, "closed IS NULL")
 
 
 def test_one_that_ended_on_the_way_is_known_before_the_rest_is_let_go(three: Sequence[Lab], runs: Runs) -> None:

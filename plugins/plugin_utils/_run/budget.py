@@ -108,13 +108,13 @@ def _message(run: Run, states: List[Host], attempt: Attempt, told: Verdict, over
     ]
     if told.finish:
         parts.append(
-            f"{words.names(told.finish)} of this batch {'is' if len(told.finish) == 1 else 'are'} suspended: the same "
-            f"command with --limit {','.join(told.finish)} finishes them now"
+            f"{words.names(told.finish)} of this batch {'is' if len(told.finish) == 1 else 'are'} suspended: "
+            f"{words.again(run.run_id)} and --limit {','.join(told.finish)} finishes them now"
         )
     leave_out = ":".join(f"!{name}" for name in bad[: words.MOST_NAMES])
     parts.append(
         f"Settle what failed. {words.same_command(run.run_id)}, those that failed first. To go on without "
-        f"{'it' if len(bad) == 1 else 'them'}: the same command with --limit 'all:{leave_out}"
+        f"{'it' if len(bad) == 1 else 'them'}: {words.again(run.run_id)}, --limit 'all:{leave_out}"
         f"{':...' if more > 0 else ''}' and gpu_drain_failures_allowed: {max(len(bad), told.allowed)}"
     )
     return ". ".join(parts) + "."

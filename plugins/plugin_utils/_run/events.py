@@ -85,6 +85,11 @@ class Events:
         me = controller.of_parent(around.parent)
         begun, place = self._begin(base, asked, me)
         self.warnings += begun.said
+        if asked.run_id == state.NEW and not around.check:
+            self.warnings.append(
+                f"gpu_drain_run_id: new begins another run each time. This one is {begun.run.run_id}: wherever the same "
+                f"command again is meant to go on with it, give -e gpu_drain_run_id={begun.run.run_id} instead."
+            )
         told: Told = {
             "run_id": begun.run.run_id,
             "attempt": begun.attempt.attempt,
@@ -172,6 +177,7 @@ class Events:
             if data.get("lost") and host.phase:
                 host = record.event(host, host.phase, self.now, {"lost": data["lost"]})
             after = record.failed(host, self.now, message, "", str(data.get("undo") or ""))
+            after = replace(after, refused=not (data.get("phase") or host.phase))
             return replace(after, next=words.of_host(after))
 
         after = place.change_host(host_name, change, fence)

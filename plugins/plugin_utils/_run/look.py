@@ -69,7 +69,7 @@ def following(row: Mapping[str, Any], life: str) -> str:
         if phase in UNDOABLE:
             return f"the same command again{_taking(row, life, 'gpu_suspend')}, or {words.RECOVER} takes it back"
         return f"{RESTORE}{'' if _at_rest(row) else _taking(row, life, 'gpu_restore')} brings its processes back"
-    same = f"the same command again (gpu_drain_run_id: {run}){_taking(row, life, 'gpu_drain')}"
+    same = f"{words.again(str(run))}{_taking(row, life, 'gpu_drain', 'and')}"
     if phase in UNDOABLE:
         return f"{same}; or {words.RECOVER} takes it back"
     if row.get("lost"):
@@ -79,10 +79,10 @@ def following(row: Mapping[str, Any], life: str) -> str:
     return f"{same}; or {words.RECOVER} finishes it"
 
 
-def _taking(row: Mapping[str, Any], life: str, role: str) -> str:
+def _taking(row: Mapping[str, Any], life: str, role: str, joined: str = "with") -> str:
     if life != "elsewhere":
         return ""
-    return f" with {role}_take_over: {row.get('run_id')}, once its controller is known to be dead"
+    return f" {joined} {role}_take_over: {row.get('run_id')}, once its controller is known to be dead"
 
 
 def recover(

@@ -162,7 +162,7 @@ class Entry:
 class Host:
     """outcome: one of OUTCOMES. phase: the last that the host's journal was known to be in; "" for none. processes,
     images, holders, lost: as gpu_drain returns them; findings: as gpu_preflight does; all without command lines. next:
-    what the operator does next about it."""
+    what the operator does next about it. refused: it answered, and this attempt was not given it."""
 
     run_id: str
     host: str
@@ -184,6 +184,15 @@ class Host:
     lost: Tuple[Mapping[str, Any], ...] = ()
     message: str = ""
     next: str = ""
+    refused: bool = False
+
+    @property
+    def maybe_claimed(self) -> bool:
+        """Whether the journal of the host may know this run: its turn has come, and nobody was told that the claim was
+        refused."""
+        if any(entry.phase for entry in self.timeline) or self.phase:
+            return True
+        return not self.refused and (self.outcome != UNTOUCHED or self.batch > 0)
 
 
 def marked(host: Host, attempt: Attempt) -> Host:
@@ -200,6 +209,7 @@ def marked(host: Host, attempt: Attempt) -> Host:
         findings=(),
         message="",
         next="",
+        refused=False,
     )
 
 
@@ -478,6 +488,7 @@ def host_from_json(data: Mapping[str, Any]) -> Host:
         estimate=dict(data["estimate"]),
         scheduler=dict(data["scheduler"]),
         packages=dict(data["packages"]),
+        refused=bool(data.get("refused", False)),
     )
 
 

@@ -15,6 +15,22 @@ NEW = "new"
 SCHEDULERS = ("none", "command", "slurm", "kubernetes")
 #: What a host must have been begun with to be finished by the same command.
 _COMPARED = ("mode", "store", "scheduler")
+DECLARES = ("reboot", "driver_change", "gpu_reset")
+#: Of each, the mode that it can't be meant with.
+_DEADLY = (
+    (
+        "reboot",
+        "memory",
+        "A reboot ends what is suspended in memory.",
+        "Set gpu_drain_mode: disk, or leave reboot out if the host is not booted.",
+    ),
+    (
+        "driver_change",
+        "disk",
+        "An image needs exactly its driver.",
+        "End the processes before, or leave driver_change out and keep the driver (packages are held meanwhile).",
+    ),
+)
 _RANK = {record.IN_PROGRESS: 0, record.FAILED: 1, record.UNDONE: 1, record.LOST: 1, record.UNTOUCHED: 2}
 
 
@@ -55,6 +71,11 @@ class Known:
     @property
     def unfinished(self) -> Tuple[str, ...]:
         return tuple(name for name in self.run.order if self.host(name).outcome != record.FINISHED)
+
+    @property
+    def maybe_claimed(self) -> bool:
+        """Whether any host may know this run. One that was refused before that has left nothing to finish."""
+        return any(self.host(name).maybe_claimed for name in self.run.order)
 
 
 @dataclass(frozen=True)
@@ -219,6 +240,40 @@ def _check(asked: Wanted) -> None:
                     "It decides what is done to the host.",
                     f"Use one of {', '.join(choices)}.",
                 )
+        _check_declares(name, host)
+        _check_commands(name, host)
+
+
+def _check_declares(name: str, host: Mapping[str, Any]) -> None:
+    """What gpu_drain refuses on the host whatever it finds there. Raises Refused."""
+    declares = host.get("declares") or ()
+    for declared in declares.split(",") if isinstance(declares, str) else declares:
+        if declared not in DECLARES:
+            raise Refused(
+                "gpu_drain_declares",
+                f'it has "{declared}" for {name}',
+                "What it means for the processes is not known.",
+                f"Use some of {', '.join(DECLARES)}.",
+            )
+    for declared, mode, reason, remedy in _DEADLY:
+        if declared in declares and host["mode"] == mode:
+            raise Refused(
+                "gpu_drain_declares", f"it has {declared} for {name}, and gpu_drain_mode is {mode}", reason, remedy
+            )
+
+
+def _check_commands(name: str, host: Mapping[str, Any]) -> None:
+    if host["scheduler"] != "command":
+        return
+    for key, command in (host.get("scheduler_commands") or {}).items():
+        if not isinstance(command, (list, tuple)) or not command:
+            raise Refused(
+                f"gpu_drain_scheduler_{key}_command",
+                f"it is {words.setting(command) or '-'} for {name}, and gpu_drain_scheduler is command",
+                "What is drained has to be released by something.",
+                "Set gpu_drain_scheduler_drain_command and gpu_drain_scheduler_release_command, each as a list of words "
+                "such as [/usr/local/sbin/drain-node], or gpu_drain_scheduler: none; see docs/schedulers.md.",
+            )
 
 
 def _count(key: str, value: Any, least: int) -> int:
@@ -242,7 +297,8 @@ def _find(
             _not_at_work(asked, named, alive, now)
         return named
     meant = [one for one in known if one.run.kind == "drain" and set(one.unfinished) & set(asked.hosts)]
-    # One that is taken over by its name; the command that was refused before has begun another one.
+    meant = [one for one in meant if one.maybe_claimed or any(alive(who.controller) for who in one.run.current())]
+    # One that is taken over by its name; a command before may have begun another one.
     meant = [one for one in meant if one.run.run_id == asked.take_over] or meant
     if len(meant) > 1:
         raise Refused(

@@ -63,7 +63,12 @@ def names(hosts: Sequence[str]) -> str:
 
 
 def same_command(run_id: str) -> str:
-    return f"Run the same command again: it resumes this run (gpu_drain_run_id: {run_id})"
+    return f"Run {again(run_id)}: it resumes this run"
+
+
+def again(run_id: str) -> str:
+    """With the id, because the command may have had another one, `new` among them."""
+    return f"the same command again with -e gpu_drain_run_id={run_id}"
 
 
 def where(host: Host) -> str:
@@ -82,24 +87,24 @@ def of_host(host: Host) -> str:
         return ""
     if host.outcome == record.LOST or host.lost:
         return (
-            "Some of its processes are gone, each with the reason. What lives is restored by the same command or by "
-            f"{RECOVER}. The host is released only once gpu_drain_accept_loss: true says that the loss is known"
+            f"Some of its processes are gone, each with the reason. What lives is restored by {again(host.run_id)}, or "
+            f"by {RECOVER}. The host is released only once gpu_drain_accept_loss: true says that the loss is known"
         )
     if host.outcome == record.UNDONE:
-        return f"It is as before the run, and in service. Settle why it failed; then: {same_command(host.run_id)}"
+        return f"It is as before the run, and in service. Settle why it failed. {same_command(host.run_id)}"
     if host.outcome == record.UNTOUCHED:
         return "Nothing was done to it. " + same_command(host.run_id)
+    settle = "Settle why it failed. " if host.outcome == record.FAILED else ""
     if host.phase in (record.SUSPENDED, record.MAINTENANCE):
         return (
-            "Its processes are suspended and stay so. Settle why it failed; the same command repeats the maintenance "
-            f"and goes on (gpu_drain_run_id: {host.run_id}); or, if the maintenance is done, {RECOVER} with "
-            "gpu_drain_maintenance_done: true brings it back"
+            f"Its processes are suspended and stay so. {settle}Run {again(host.run_id)}: it repeats the maintenance and "
+            f"goes on; or, if the maintenance is done, {RECOVER} with gpu_drain_maintenance_done: true brings it back"
         )
     if host.phase in (record.RESTORING, record.RESTORED):
-        return f"Settle why it failed; {same_command(host.run_id)}; or {RECOVER} finishes this host alone"
+        return f"{settle}{same_command(host.run_id)}; or {RECOVER} finishes this host alone"
     if host.phase in (record.CLAIMED, record.SUSPENDING, record.UNDOING):
-        return f"Settle why it failed; {same_command(host.run_id)}; or {RECOVER} takes this host back as it was"
-    return f"Settle why it failed; {same_command(host.run_id)}"
+        return f"{settle}{same_command(host.run_id)}; or {RECOVER} takes this host back as it was"
+    return f"{settle}{same_command(host.run_id)}"
 
 
 def of_run(run: Run, hosts: Iterable[Host]) -> str:

@@ -83,7 +83,7 @@ def test_the_canary_stops_whatever_the_budget() -> None:
     assert (told.stop, told.canary) == (True, True)
     for words in ("before batch 2", "canary", "h1: failed: preflight: no", "6 untouched hosts stay", RUN_ID):
         assert words in told.message
-    assert "the same command with --limit 'all:!h1' and gpu_drain_failures_allowed: 5" in told.message
+    assert f"the same command again with -e gpu_drain_run_id={RUN_ID}, --limit 'all:!h1' and gpu_drain_failures_allowed: 5" in told.message
 
 
 def test_without_a_canary_batch_the_budget_alone_counts() -> None:
@@ -180,7 +180,8 @@ def test_a_batch_of_suspended_hosts_is_finished_whatever_the_budget(phase: str) 
 def test_a_batch_with_both_stops_and_says_how_to_finish_the_suspended(phase: str) -> None:
     told = over_budget(phase, "suspended")
     assert (told.stop, told.finish) == (True, ("h5",))
-    assert "h5 of this batch is suspended: the same command with --limit h5 finishes them now" in told.message
+    again = f"the same command again with -e gpu_drain_run_id={RUN_ID}"
+    assert f"h5 of this batch is suspended: {again} and --limit h5 finishes them now" in told.message
 
 
 def test_many_failures_are_not_all_named() -> None:

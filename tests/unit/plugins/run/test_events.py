@@ -203,6 +203,33 @@ def test_two_commands_over_the_same_slice_at_the_same_moment_are_not_both_begun(
         fleet.tell("begin")
 
 
+def test_a_run_that_no_host_let_in_is_in_nobodys_way(fleet: Fleet) -> None:
+    run = fleet.tell("begin")
+    fleet.tell("batch", "a", ("a",), run=run)
+    failure = {"task": "Claim the host", "msg": "another run has it", "phase": ""}
+    fleet.tell("failed", "a", data=failure, run=run)
+    told = fleet.tell("failed", "a", data=failure, run=run, ended=True)
+    assert f"-e gpu_drain_run_id={run['run_id']}" in told["msg"]
+    fleet.host_settings["mode"] = "disk"
+    again = fleet.tell("begin")
+    assert again["run_id"] != run["run_id"] and not again["resumed"]
+    fleet.run_settings["run_id"] = run["run_id"]
+    assert fleet.tell("begin")["attempt"] == 2
+
+
+def test_who_asks_for_a_new_run_each_time_is_told_how_to_go_on_with_it(fleet: Fleet) -> None:
+    fleet.run_settings["run_id"] = "new"
+    run = fleet.tell("begin")
+    assert f"give -e gpu_drain_run_id={run['run_id']} instead" in " ".join(fleet.warnings)
+
+
+def test_what_can_be_refused_from_settings_alone_leaves_no_record(fleet: Fleet) -> None:
+    fleet.host_settings["declares"] = ["reboot"]
+    with pytest.raises(Refused, match="it has reboot for a, and gpu_drain_mode is memory"):
+        fleet.tell("begin")
+    assert list(fleet.directory.iterdir()) == []
+
+
 def test_what_is_lost_is_in_the_record(fleet: Fleet) -> None:
     run = fleet.tell("begin")
     fleet.tell("batch", "a", ("a",), run=run)

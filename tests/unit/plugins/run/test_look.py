@@ -37,7 +37,7 @@ def test_a_line_says_where_the_host_is_whose_it_is_and_what_is_next() -> None:
     line = look.status("h1", told("suspended"), "dead")
     assert line == (
         "h1 suspended since 1970-01-01 00:00:01Z, run r1 (attempt 2, admin@control, dead); 1 running, 2 suspended, "
-        "0 gone; 1 image unspent; scheduler slurm ours; next: the same command again (gpu_drain_run_id: r1) repeats "
+        "0 gone; 1 image unspent; scheduler slurm ours; next: the same command again with -e gpu_drain_run_id=r1 repeats "
         "the maintenance; or gpufleet.checkpoint.recover with gpu_drain_maintenance_done: true"
     )
 
@@ -78,7 +78,7 @@ def test_a_host_that_no_drain_has() -> None:
     ("life", "words"),
     [
         ("alive here", "next: wait, its run is at work"),
-        ("elsewhere", "with gpu_drain_take_over: r1, once its controller is known to be dead"),
+        ("elsewhere", "and gpu_drain_take_over: r1, once its controller is known to be dead"),
         ("dead", "recover takes it back"),
     ],
 )

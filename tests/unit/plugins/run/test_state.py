@@ -187,12 +187,69 @@ def test_what_holds_for_the_whole_run_is_the_same_on_all_hosts() -> None:
         ({"slices": 2, "run_directory_shared": True}, {}, "there is no gpu_drain_run_id"),
         ({}, {"mode": "ram"}, 'gpu_drain_mode: it is "ram" for h1'),
         ({}, {"scheduler": "pbs"}, 'gpu_drain_scheduler: it is "pbs" for h1'),
+        ({}, {"declares": ["rebot"]}, 'gpu_drain_declares: it has "rebot" for h1'),
+        ({}, {"declares": ["reboot"]}, "it has reboot for h1, and gpu_drain_mode is memory"),
+        ({}, {"declares": "reboot"}, "it has reboot for h1, and gpu_drain_mode is memory"),
+        (
+            {},
+            {"declares": ["driver_change"], "mode": "disk"},
+            "it has driver_change for h1, and gpu_drain_mode is disk",
+        ),
+        (
+            {},
+            {"scheduler": "command", "scheduler_commands": {"drain": ["/bin/x"], "release": []}},
+            "gpu_drain_scheduler_release_command: it is - for h1",
+        ),
+        (
+            {},
+            {"scheduler": "command", "scheduler_commands": {"drain": "/bin/x", "release": ["/bin/x"]}},
+            "gpu_drain_scheduler_drain_command: it is /bin/x for h1",
+        ),
     ],
 )
 def test_what_can_not_be_is_refused(run: dict[str, Any], of_hosts: dict[str, Any], words: str) -> None:
     with pytest.raises(Refused) as refused:
         asked(run=run, **of_hosts)
     assert words in str(refused.value)
+
+
+def test_what_is_declared_can_be() -> None:
+    asked(declares=["reboot", "gpu_reset"], mode="disk")
+    asked(declares=["driver_change", "gpu_reset"])
+    asked(scheduler="command", scheduler_commands={"drain": ["/bin/x"], "release": ["/bin/y"]})
+
+
+def never_claimed(run_id: str = "refused", **more: Any) -> Known:
+    """The canary was refused when it was to be claimed; the others had no turn."""
+    run = known(run_id, {"h1": record.FAILED, "h2": record.UNTOUCHED, "h3": record.UNTOUCHED}, **more)
+    refused = Host(run_id, "h1", 1, batch=1, outcome=record.FAILED, refused=True)
+    return Known(run.run, {**run.hosts, "h1": refused})
+
+
+def test_a_run_that_never_claimed_a_host_keeps_none() -> None:
+    assert begin(asked(mode="disk"), never_claimed(), never_claimed("another")).run.run_id == "made-up"
+    assert begin(asked(), never_claimed(), known()).run.run_id == "old"
+    assert begin(asked(), never_claimed(controller=OTHER), lives=None).run.run_id == "made-up"
+    before_any_batch = known(outcomes={"h1": record.UNTOUCHED})
+    assert begin(asked(), before_any_batch).run.run_id == "made-up"
+    named = begin(asked(run={"run_id": "refused"}), never_claimed())
+    assert (named.run.run_id, named.attempt.attempt) == ("refused", 2)
+    with pytest.raises(Refused, match="attempt 1 is at work"):
+        begin(asked(), never_claimed(), lives=True)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        Host("old", "h1", 1, batch=1),
+        Host("old", "h1", 1, batch=1, outcome=record.FAILED, message="no word since its turn came"),
+        Host("old", "h1", 2, batch=1, outcome=record.FAILED, phase="suspended", refused=True),
+    ],
+)
+def test_a_run_that_may_have_claimed_a_host_is_gone_on_with(host: Host) -> None:
+    """Whoever was killed while it claimed one, or hears no more of it, does not know."""
+    run = known(outcomes={"h1": record.UNTOUCHED})
+    assert begin(asked("h1"), Known(run.run, {"h1": host})).run.run_id == "old"
 
 
 def test_a_slice_is_fenced_by_its_own_attempts() -> None:

@@ -80,6 +80,22 @@ def test_what_is_next_for_a_host(outcome: str, phase: str, said: list[str]) -> N
     assert RUN_ID in told or outcome == record.LOST
 
 
+def test_what_was_under_way_when_its_run_ended_has_not_failed() -> None:
+    for phase in record.PHASES[:6]:
+        told = words.of_host(Host(RUN_ID, "h1", outcome=record.IN_PROGRESS, phase=phase))
+        assert "failed" not in told and f"Run the same command again with -e gpu_drain_run_id={RUN_ID}" in told
+
+
+@pytest.mark.parametrize("outcome", [one for one in record.OUTCOMES if one != record.FINISHED])
+@pytest.mark.parametrize("phase", ["", *record.PHASES])
+def test_the_same_command_is_never_told_without_the_id_of_its_run(outcome: str, phase: str) -> None:
+    """The command may have been given `new`, and would begin another one."""
+    host = Host(RUN_ID, "h1", outcome=outcome, phase=phase)
+    for told in (words.of_host(host), words.of_run(run_of(attempt_of(("h1",))), [host])):
+        commands = told.split("same command")[1:]
+        assert commands and all(one.startswith(f" again with -e gpu_drain_run_id={RUN_ID}") for one in commands)
+
+
 def test_nothing_is_next_for_a_finished_host_and_run() -> None:
     host = Host(RUN_ID, "h1", outcome=record.FINISHED, phase="released")
     assert words.of_host(host) == ""
@@ -95,7 +111,7 @@ def test_what_is_next_for_a_run() -> None:
     told = words.of_run(run_of(attempt_of(("h1", "h2", "h3", "h4"))), hosts)
     assert told == (
         "Settle what failed on h2. Look at h3: the last word says where each was (gpufleet.checkpoint.status asks the "
-        f"hosts). Run the same command again: it resumes this run (gpu_drain_run_id: {RUN_ID}). It tries 3 hosts; "
+        f"hosts). Run the same command again with -e gpu_drain_run_id={RUN_ID}: it resumes this run. It tries 3 hosts; "
         "finished ones are only looked at again."
     )
 
