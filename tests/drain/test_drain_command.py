@@ -56,7 +56,9 @@ def test_a_drain_with_commands(three: Sequence[Lab], runs: Runs) -> None:
 
 def test_a_scheduler_that_can_not_be_asked_keeps_no_host(three: Sequence[Lab], runs: Runs) -> None:
     """What is missing for the drain is missing for its undoing, too."""
-    host_vars = {f"h{n}": {"gpu_drain_scheduler": kind} for n, kind in ((2, "slurm"), (3, "kubernetes"))}
+    host_vars: dict[str, dict[str, object]] = {
+        f"h{n}": {"gpu_drain_scheduler": kind} for n, kind in ((2, "slurm"), (3, "kubernetes"))
+    }
     variables = {
         "gpu_drain_maintenance_tasks": runs.tasks("maintenance", MAINTENANCE),
         "gpu_drain_serial": [3],

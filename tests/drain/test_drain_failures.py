@@ -104,7 +104,7 @@ def test_a_failure_of_the_undoing(three: Sequence[Lab], runs: Runs, tmp_path: Pa
 
 
 def test_a_drain_that_was_refused_is_in_nobodys_way(three: Sequence[Lab], runs: Runs) -> None:
-    """By its settings: nothing is written down. By the canary: its page says so, and no later command is asked about it."""
+    """By its settings: nothing is written down. By the canary: its page says so, and no command is asked about it."""
     (lab, *_others) = three
     lab.start(Workload(vram=16))
     variables = {"gpu_drain_maintenance_tasks": runs.tasks("maintenance", MAINTENANCE)}
@@ -116,7 +116,7 @@ def test_a_drain_that_was_refused_is_in_nobodys_way(three: Sequence[Lab], runs: 
     drain(gpu_drain_verify="some").fails("gpu_drain_verify", "some")
     assert not runs.runs.exists()
     refused = drain(gpu_drain_declares=["driver_change"], gpu_drain_run_id="new")
-    refused.fails("h1, not claimed: Claim the host", f"-e gpu_drain_run_id={runs.run_id}")
+    refused.fails("h1, not claimed: Claim the host").says(f"-e gpu_drain_run_id={runs.run_id}")
     assert runs.report()["state"] == "stopped"
     first = runs.run_id
     drain(gpu_drain_store="/var/lib/lab/elsewhere").ok()

@@ -87,8 +87,8 @@ class Events:
         self.warnings += begun.said
         if asked.run_id == state.NEW and not around.check:
             self.warnings.append(
-                f"gpu_drain_run_id: new begins another run each time. This one is {begun.run.run_id}: wherever the same "
-                f"command again is meant to go on with it, give -e gpu_drain_run_id={begun.run.run_id} instead."
+                f"gpu_drain_run_id: new begins another run each time. This one is {begun.run.run_id}: wherever the "
+                f"same command again is meant to go on with it, give -e gpu_drain_run_id={begun.run.run_id} instead."
             )
         told: Told = {
             "run_id": begun.run.run_id,
@@ -122,7 +122,8 @@ class Events:
             return {}
         place, run, attempt = self._open(told)
         number = state.batch(attempt, run.settings["serial"], around.batch)
-        attempt = replace(attempt, batch=number)
+        told_before = bool(attempt.stopped)
+        attempt = replace(attempt, batch=number, stopped="")
         run = run.with_attempt(attempt)
         hosts = place.hosts()
         before = {name: hosts.get(name, Host(run_id=run.run_id, host=name)) for name in around.batch}
@@ -132,7 +133,8 @@ class Events:
             run, attempt = state.stopped(run, attempt, verdict.message)
             place.change_run(lambda old: (old or run).with_attempt(attempt), attempt)
             report = reporting.write(place, self.now, attempt)
-            self._notify(told["notify"], "stopped", run, hosts, report)
+            if not told_before:
+                self._notify(told["notify"], "stopped", run, hosts, report)
             return {"failed": True, "msg": f"{verdict.message} Report: {report}"}
         if verdict.message:
             self.warnings.append(verdict.message)
@@ -152,7 +154,7 @@ class Events:
         def change(host: Host) -> Host:
             preflight = data.pop("preflight", None)
             if isinstance(preflight, dict):
-                host = record.event(host, "preflight", self.now, preflight, ended=True)
+                host = record.event(host, "preflight", float(preflight.get("at") or self.now), preflight, ended=True)
             return record.event(host, what, self.now, data, ended)
 
         after = place.change_host(self.around.host, change, fence)
@@ -172,19 +174,27 @@ class Events:
         message = " ".join(parts)
 
         def change(host: Host) -> Host:
-            if data.get("findings"):
-                host = record.event(host, "preflight", self.now, {"findings": data["findings"]}, ended=True)
+            host = record.known(host, {key: data[key] for key in ("findings", "estimate") if data.get(key)})
             if data.get("lost") and host.phase:
                 host = record.event(host, host.phase, self.now, {"lost": data["lost"]})
             after = record.failed(host, self.now, message, "", str(data.get("undo") or ""))
             after = replace(after, refused=not (data.get("phase") or host.phase))
+            if (
+                not arguments["ended"]
+                and data.get("phase") == record.SUSPENDING
+                and str(data.get("passed")).lower() == "false"
+            ):
+                after = record.held_off(after, self.now)
             return replace(after, next=words.of_host(after))
 
         after = place.change_host(host_name, change, fence)
         if not arguments["ended"]:
             return {}
+        stopped = self._last_of_its_attempt(arguments["run"])
         reporting.write(place, self.now, fence)
         self._notify_from(place, arguments["run"], "failed")
+        if stopped:
+            self._notify_from(place, arguments["run"], "stopped")
         return {"failed": True, "msg": f"{message} {after.next}".strip()}
 
     def controller(self, _arguments: Arguments) -> Told:
@@ -209,6 +219,35 @@ class Events:
         return {
             "msg": f"Run {run.run_id}, attempt {attempt.attempt}, is over: {told}. Report: {report} {following}".strip()
         }
+
+    def _last_of_its_attempt(self, told: Mapping[str, Any]) -> bool:
+        """Ansible ends the playbook once every host of a batch has failed or is out of reach; no event follows. What
+        the next batch would be told is written down now. Returns whether the attempt goes no further because of it."""
+        place, fence = self._fence(told)
+        run = place.run()
+        attempt = None if run is None else run.last(fence.slice)
+        if run is None or attempt is None or attempt.attempt != fence.attempt:
+            return False
+        hosts = place.hosts()
+        mine = state.batch_of(attempt, run.settings["serial"])
+        bad = (record.FAILED, record.UNDONE, record.LOST)
+        if not mine or any(
+            name not in hosts
+            or hosts[name].outcome == record.FINISHED
+            or (name in self.around.batch and hosts[name].outcome not in bad)
+            for name in mine
+        ):
+            return False
+        for name in state.silent(attempt, run.settings["serial"], hosts):
+            place.change_host(name, self._silent, attempt)
+        if attempt.stopped or state.last_batch(attempt, run.settings["serial"]):
+            return False
+        after = replace(attempt, batch=attempt.batch + 1)
+        verdict = budget.verdict(run.with_attempt(after), place.hosts(), after)
+        ended = f"Ansible ended the playbook: no host of batch {attempt.batch} is left. "
+        over = replace(attempt, stopped=f"{'' if verdict.stop else ended}{verdict.message}")
+        place.change_run(lambda old: (old or run).with_attempt(over), over)
+        return True
 
     def finished(self, arguments: Arguments) -> Told:
         """A host that a former attempt finished, as gpu_drain_info sees it now."""

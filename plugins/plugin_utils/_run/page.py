@@ -87,7 +87,8 @@ def _top(title: str, data: Mapping[str, Any], run: Run, hosts: Sequence[Host], n
     yield "<header>"
     yield f"<h1>{shown(title)}</h1>"
     took = f", {words.duration(now - run.created)} before this was written" if now > run.created else ""
-    yield f"<p><strong>{shown(sentence(_headline(data, run, hosts)))}</strong>"
+    headline = _headline(data, run, hosts)
+    yield f"<p><strong>{shown(sentence(headline[:1].upper() + headline[1:]))}</strong>"
     yield f'<span class="soft">Begun {moment(run.created)}{shown(took)}.</span></p>'
     yield '<ul class="tiles" aria-label="Counts">'
     counts = data["counts"]
@@ -121,7 +122,9 @@ def _processes_line(counts: Mapping[str, Any]) -> str:
         told.append(f"{processes['unknown']} not looked at")
     text = f"{words.plural(processes['total'], 'process', 'processes')}: {', '.join(told)}."
     if counts["device_bytes"]:
-        text += f" {words.size(counts['device_bytes'])} of GPU memory."
+        text += f" {words.size(counts['device_bytes'])} of GPU memory"
+        unknown = counts.get("device_bytes_unknown")
+        text += f", not known of {words.plural(unknown, 'process', 'processes')}." if unknown else "."
     images = counts["images"]
     if images["total"]:
         text += f" {words.plural(images['total'], 'image')}, {images['unspent']} not restored."

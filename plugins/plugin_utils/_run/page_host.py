@@ -18,7 +18,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run.page_part
     table,
 )
 from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run.page_timeline import Span
-from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run.record import Host, Run
+from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run.record import Entry, Host, Run
 
 
 def host_article(run: Run, host: Host, place: str, now: float) -> Iterable[str]:
@@ -127,14 +127,16 @@ def _findings(host: Host) -> Iterable[str]:
         return
     yield f'<h4>{shown(words.plural(len(host.findings), "finding"))}</h4><ul class="plain">'
     for one in sorted(host.findings, key=lambda finding: finding.get("severity") != "blocking"):
-        kind = "failed" if one.get("severity") == "blocking" else "undone"
+        blocks = one.get("severity") == "blocking" and not one.get("past")
+        kind = "failed" if blocks else "undone"
+        severity = f"{one.get('severity', '')}{' before, settled since' if one.get('past') else ''}"
         parts = [f"{one.get('subject', '')}: {one.get('evidence', '')}"]
         parts += [str(one[key]) for key in ("reason", "remedy") if one.get(key)]
-        if one.get("option") and one.get("severity") == "blocking":
+        if one.get("option") and blocks:
             parts.append(f"Override: gpu_drain_allow: [{one['option']}]")
         text = " ".join(sentence(part) for part in parts)
         yield (
-            f'<li><span class="badge {kind}">{shown(str(one.get("severity", "")))}</span> '
+            f'<li><span class="badge {kind}">{shown(severity)}</span> '
             f'<span class="mono">{shown(str(one.get("id", "")))}</span> {shown(text)}{_reference(one)}</li>'
         )
     yield "</ul>"
@@ -191,7 +193,7 @@ def _stood_still(host: Host, now: float) -> str:
     total = 0.0
     for entry in sorted((one for one in host.timeline if one.phase), key=lambda one: one.began):
         if entry.what == record.SUSPENDING and begun is None:
-            begun = entry.began
+            begun = _could_stand(host, entry)
         if entry.what in (record.RESTORED, record.UNDONE_PHASE) and begun is not None:
             total += entry.began - begun
             begun = None
@@ -200,6 +202,16 @@ def _stood_still(host: Host, now: float) -> str:
     if begun is None:
         return f"processes stood still for {words.duration(total)} at most"
     return f"processes stand still for {words.duration(total + now - begun)} at most"
+
+
+def _could_stand(host: Host, suspending: Entry) -> Optional[float]:
+    """When the first process may have been stopped: nothing is before the look has passed, or at all if it has not."""
+    looks = [one for one in host.timeline if (one.what, one.attempt) == (record.PREFLIGHT, suspending.attempt)]
+    if any(one.failed for one in looks):
+        return None
+    end = suspending.ended
+    passed = [one.began for one in looks if suspending.began <= one.began and (end is None or one.began <= end)]
+    return min(passed, default=suspending.began)
 
 
 def _owner(process: Mapping[str, Any]) -> str:

@@ -28,9 +28,8 @@ def shown(text: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """With a capital and a full stop."""
+    """With a full stop. A capital would be no good for one that begins with a command."""
     text = text.strip()
-    text = text[:1].upper() + text[1:]
     return text if text.endswith((".", "?", "!")) else text + "."
 
 

@@ -45,6 +45,9 @@ PHASES: Tuple[str, ...] = (
 )
 #: After which nothing more happens to the host.
 LAST_PHASES = frozenset((RELEASED, UNDONE_PHASE))
+#: What was read again before they were written down: their processes are all that there are.
+PROVED = frozenset((SUSPENDED, RESTORED, RELEASED))
+PREFLIGHT = "preflight"
 #: A host that got so far is finished rather than left as it is.
 BEYOND_CLAIMED = frozenset((SUSPENDING, SUSPENDED, MAINTENANCE, RESTORING, RESTORED))
 
@@ -200,7 +203,7 @@ def marked(host: Host, attempt: Attempt) -> Host:
     turn has come. What an earlier attempt had against it is no longer said; where its journal was is kept."""
     phase = "" if host.phase in LAST_PHASES else host.phase
     return replace(
-        host,
+        host if phase else _anew(host),
         attempt=attempt.attempt,
         slice=attempt.slice,
         batch=attempt.batch,
@@ -224,14 +227,37 @@ def event(host: Host, what: str, at: float, data: Mapping[str, Any], ended: bool
     said = str(known.pop("message", ""))
     if data.get("outcome"):
         known["message"] = said
-    after = _with_data(host, known)
     phase = phase_of(what, data)
+    if phase == CLAIMED and host.phase in LAST_PHASES:
+        host = _anew(host)
+    after = _with_data(host, known, phase in PROVED)
     if phase:
         after = _in_phase(after, phase, at)
     if what not in PHASES:
         after = replace(after, timeline=_hook(after, what, at, said, ended))
     outcome = data.get("outcome")
-    return replace(after, outcome=str(outcome) if outcome in OUTCOMES else _outcome(after))
+    return _past(replace(after, outcome=str(outcome) if outcome in OUTCOMES else _outcome(after)))
+
+
+def known(host: Host, data: Mapping[str, Any]) -> Host:
+    """With what was seen of it, and nothing more in its timeline."""
+    return _with_data(host, trimmed(data))
+
+
+def held_off(host: Host, at: float) -> Host:
+    """After a failure before any process was touched: the look did not pass."""
+    entry = Entry(PREFLIGHT, at, at, "", host.attempt, True, at)
+    return replace(host, timeline=(*host.timeline, entry))
+
+
+def _anew(host: Host) -> Host:
+    """Without what was there before it was let go: its processes were nobody's meanwhile."""
+    return replace(host, processes=(), images=(), holders=(), estimate={})
+
+
+def _past(host: Host) -> Host:
+    """Of a finished host, what failed on the way is told by its timeline alone."""
+    return replace(host, message="", next="") if host.outcome == FINISHED else host
 
 
 def phase_of(what: str, data: Mapping[str, Any]) -> str:
@@ -286,7 +312,7 @@ def rebuilt(run_id: str, name: str, told: Mapping[str, Any], before: Optional[Ho
     failures = [dict(one) for one in row.get("failures") or ()]
     phases = [_with_failures(entry, failures, old) for entry in phases]
     hooks = [entry for entry in old.timeline if not entry.phase]
-    after = _with_data(old, trimmed(row))
+    after = _with_data(old, trimmed(row), row.get("phase") in PROVED)
     after = replace(
         after,
         attempt=max(int(row.get("attempt") or 0), old.attempt),
@@ -297,7 +323,7 @@ def rebuilt(run_id: str, name: str, told: Mapping[str, Any], before: Optional[Ho
     last = failures[-1] if failures else {}
     told_by_host = (last.get("phase"), last.get("attempt")) == (row.get("phase"), row.get("attempt"))
     known = old.outcome == FAILED or told_by_host
-    return replace(after, outcome=FAILED if outcome == IN_PROGRESS and known else outcome)
+    return _past(replace(after, outcome=FAILED if outcome == IN_PROGRESS and known else outcome))
 
 
 def _with_failures(entry: Entry, failures: Sequence[Mapping[str, Any]], old: Host) -> Entry:
@@ -346,10 +372,13 @@ def _estimate(told: Mapping[str, Any]) -> Dict[str, Any]:
     return {"seconds": told.get("total_seconds"), "bytes": told.get("device_bytes")}
 
 
-def _with_data(host: Host, known: Mapping[str, Any]) -> Host:
+def _with_data(host: Host, known: Mapping[str, Any], whole: bool = False) -> Host:
+    """whole: no other process than those in `known` is there."""
     values = dict(known)
     if "processes" in values:
-        values["processes"] = _merged(host.processes, values["processes"])
+        told = {_pid(one) for one in values["processes"]}
+        before = [one for one in host.processes if not (whole and told) or _pid(one) in told]
+        values["processes"] = _merged(before, values["processes"])
     if "findings" in values:
         capability = CAPABILITY.get(str(values.get("mode") or host.mode))
         told = values["findings"]
@@ -363,7 +392,8 @@ def _merged(before: Sequence[Mapping[str, Any]], fresh: Sequence[Mapping[str, An
     """Each process with all that was told of it; one task names the user, another the state."""
     rows: Dict[Any, Dict[str, Any]] = {_pid(one): dict(one) for one in before}
     for one in fresh:
-        rows.setdefault(_pid(one), {}).update(one)
+        row = rows.setdefault(_pid(one), {})
+        row.update((key, value) for key, value in one.items() if value is not None or key not in row)
     return tuple(rows.values())
 
 

@@ -188,11 +188,17 @@ def batch(attempt: Attempt, serial: Any, hosts: Sequence[str]) -> int:
 
 def silent(attempt: Attempt, serial: Any, hosts: Mapping[str, Host]) -> Tuple[str, ...]:
     """At the end of a batch: its hosts that have neither finished nor failed, so that nobody was left to tell."""
-    foreseen = batches.batches(attempt.hosts, serial)
-    names = foreseen[attempt.batch - 1] if 0 < attempt.batch <= len(foreseen) else ()
     return tuple(
-        name for name in names if name not in hosts or hosts[name].outcome in (record.IN_PROGRESS, record.UNTOUCHED)
+        name
+        for name in batch_of(attempt, serial)
+        if name not in hosts or hosts[name].outcome in (record.IN_PROGRESS, record.UNTOUCHED)
     )
+
+
+def batch_of(attempt: Attempt, serial: Any) -> Tuple[str, ...]:
+    """The hosts of the batch that it is at."""
+    foreseen = batches.batches(attempt.hosts, serial)
+    return foreseen[attempt.batch - 1] if 0 < attempt.batch <= len(foreseen) else ()
 
 
 def last_batch(attempt: Attempt, serial: Any) -> bool:
@@ -271,8 +277,8 @@ def _check_commands(name: str, host: Mapping[str, Any]) -> None:
                 f"gpu_drain_scheduler_{key}_command",
                 f"it is {words.setting(command) or '-'} for {name}, and gpu_drain_scheduler is command",
                 "What is drained has to be released by something.",
-                "Set gpu_drain_scheduler_drain_command and gpu_drain_scheduler_release_command, each as a list of words "
-                "such as [/usr/local/sbin/drain-node], or gpu_drain_scheduler: none; see docs/schedulers.md.",
+                "Set gpu_drain_scheduler_drain_command and gpu_drain_scheduler_release_command, each as a list of "
+                "words such as [/usr/local/sbin/drain-node], or gpu_drain_scheduler: none; see docs/schedulers.md.",
             )
 
 

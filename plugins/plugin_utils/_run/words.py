@@ -97,14 +97,29 @@ def of_host(host: Host) -> str:
     settle = "Settle why it failed. " if host.outcome == record.FAILED else ""
     if host.phase in (record.SUSPENDED, record.MAINTENANCE):
         return (
-            f"Its processes are suspended and stay so. {settle}Run {again(host.run_id)}: it repeats the maintenance and "
-            f"goes on; or, if the maintenance is done, {RECOVER} with gpu_drain_maintenance_done: true brings it back"
+            f"Its processes are suspended and stay so. {settle}Run {again(host.run_id)}: it repeats the maintenance "
+            f"and goes on; or, if the maintenance is done, {RECOVER} with gpu_drain_maintenance_done: true brings it "
+            "back"
         )
     if host.phase in (record.RESTORING, record.RESTORED):
         return f"{settle}{same_command(host.run_id)}; or {RECOVER} finishes this host alone"
     if host.phase in (record.CLAIMED, record.SUSPENDING, record.UNDOING):
         return f"{settle}{same_command(host.run_id)}; or {RECOVER} takes this host back as it was"
     return f"{settle}{same_command(host.run_id)}"
+
+
+def while_at_work(host: Host) -> str:
+    """The same, while the run goes on: nothing is to be done about a host that it is at, or has yet to come to."""
+    if host.outcome in (record.IN_PROGRESS, record.UNTOUCHED):
+        return ""
+    following = host.next or of_host(host)
+    return f"Once this run has ended: {following}" if following else ""
+
+
+def of_run_at_work(hosts: Iterable[Host]) -> str:
+    bad = [host.host for host in hosts if host.outcome in (record.FAILED, record.LOST, record.UNDONE)]
+    after = f". Once it has ended, settle what failed on {names(bad)}" if bad else ""
+    return f"Wait: this run is at work, and {STATUS} shows how far it is{after}."
 
 
 def of_run(run: Run, hosts: Iterable[Host]) -> str:

@@ -83,7 +83,10 @@ def test_the_canary_stops_whatever_the_budget() -> None:
     assert (told.stop, told.canary) == (True, True)
     for words in ("before batch 2", "canary", "h1: failed: preflight: no", "6 untouched hosts stay", RUN_ID):
         assert words in told.message
-    assert f"the same command again with -e gpu_drain_run_id={RUN_ID}, --limit 'all:!h1' and gpu_drain_failures_allowed: 5" in told.message
+    assert (
+        f"the same command again with -e gpu_drain_run_id={RUN_ID}, --limit 'all:!h1' and gpu_drain_failures_allowed: 5"
+        in told.message
+    )
 
 
 def test_without_a_canary_batch_the_budget_alone_counts() -> None:

@@ -223,6 +223,89 @@ def test_who_asks_for_a_new_run_each_time_is_told_how_to_go_on_with_it(fleet: Fl
     assert f"give -e gpu_drain_run_id={run['run_id']} instead" in " ".join(fleet.warnings)
 
 
+def fail(fleet: Fleet, run: Mapping[str, Any], name: str, batch: tuple[str, ...], **more: Any) -> None:
+    failure = {"task": "Suspend", "msg": "no room", "phase": "suspending", **more}
+    fleet.tell("failed", name, batch, data=failure, run=run)
+    fleet.tell("host", name, batch, what="undoing", run=run)
+    fleet.tell("host", name, batch, what="undone", ended=True, data={"phase": "undone"}, run=run)
+    fleet.tell("failed", name, batch, data=failure, run=run, ended=True)
+
+
+def begun(fleet: Fleet, *batch: str) -> dict[str, Any]:
+    run = fleet.tell("begin")
+    fleet.lives = True
+    fleet.tell("batch", batch[0], batch, run=run)
+    for name in batch:
+        fleet.tell("host", name, batch, what="claimed", ended=True, data={"phase": "claimed"}, run=run)
+        fleet.tell("host", name, batch, what="suspending", run=run)
+    return run
+
+
+def report(run: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(json.loads((Path(run["directory"]) / "report.json").read_text()))
+
+
+def test_the_page_is_the_last_one_when_ansible_ends_the_playbook_with_the_batch(fleet: Fleet) -> None:
+    """After a batch of which no host is left there is neither its end nor another batch."""
+    fleet.run_settings["failures_allowed"] = 1
+    run = begun(fleet, "a")
+    fail(fleet, run, "a", ("a",))
+    told = report(run)
+    assert told["state"] == "stopped"
+    (attempt,) = told["run"]["attempts"]
+    assert "stops before batch 2" in attempt["stopped"] and "canary" in attempt["stopped"]
+    assert told["next"].startswith("Settle what failed on a. Run the same command again")
+    assert [event["event"] for event in fleet.heard()] == ["begin", "failed", "stopped"]
+
+
+def test_a_budget_that_allows_it_does_not_keep_ansible_from_ending(fleet: Fleet) -> None:
+    fleet.run_settings |= {"failures_allowed": 3, "serial": [1]}
+    run = begun(fleet, "a")
+    fail(fleet, run, "a", ("a",))
+    assert report(run)["state"] == "stopped"
+    assert report(run)["run"]["attempts"][0]["stopped"].startswith("Ansible ended the playbook: no host of batch 1 is")
+
+
+def test_the_page_is_the_last_one_when_the_rest_of_the_batch_is_out_of_reach(fleet: Fleet) -> None:
+    fleet.run_settings["serial"] = [2]
+    run = begun(fleet, "a", "b")
+    fail(fleet, run, "a", ("a", "b"))
+    assert report(run)["state"] == "running"
+    fail(fleet, run, "a", ("a",))
+    assert report(run)["state"] == "stopped"
+    assert fleet.host(run, "b")["message"].startswith("no word since ")
+
+
+def test_who_recovers_what_no_attempt_is_known_of_is_told_what_failed(fleet: Fleet) -> None:
+    run = begun(fleet, "a")
+    path = Path(run["directory"]) / "run.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "attempts": []}))
+    failure = {"task": "Resume", "msg": "no room", "phase": "restoring"}
+    assert "no room" in fleet.tell("failed", "a", ("a",), data=failure, run=run, ended=True)["msg"]
+
+
+def test_a_look_that_did_not_pass_has_stopped_nothing(fleet: Fleet) -> None:
+    process = {"identity": {"pid": 7}, "executable": "/bin/x", "state": "running", "device_bytes": None}
+    for passed, said in ((False, False), ("False", False), (True, True)):
+        fleet.run_settings["run_id"] = f"passed-{passed}-{type(passed).__name__}"
+        run = begun(fleet, "a")
+        fleet.tell("host", "a", ("a",), what="suspending", data={"processes": [process]}, run=run)
+        fail(fleet, run, "a", ("a",), passed=passed, findings=[{"id": "x", "severity": "blocking"}], estimate={})
+        page = (Path(run["directory"]) / "report.html").read_text()
+        assert ("stood still" in page) is said
+        looks = [one for one in report(run)["hosts"][0]["timeline"] if one["what"] == "preflight"]
+        assert len(looks) == (not said)
+
+
+def test_the_look_stands_where_it_was(fleet: Fleet) -> None:
+    run = begun(fleet, "a")
+    (at,) = [one["began"] for one in fleet.host(run, "a")["timeline"] if one["what"] == "suspending"]
+    data = {"phase": "suspended", "preflight": {"at": str(at + 0.001), "findings": []}}
+    fleet.tell("host", "a", ("a",), what="suspended", ended=True, data=data, run=run)
+    (look,) = [one for one in fleet.host(run, "a")["timeline"] if one["what"] == "preflight"]
+    assert (look["began"], look["ended"]) == (at + 0.001, at + 0.001)
+
+
 def test_what_can_be_refused_from_settings_alone_leaves_no_record(fleet: Fleet) -> None:
     fleet.host_settings["declares"] = ["reboot"]
     with pytest.raises(Refused, match="it has reboot for a, and gpu_drain_mode is memory"):

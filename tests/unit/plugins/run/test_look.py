@@ -37,8 +37,8 @@ def test_a_line_says_where_the_host_is_whose_it_is_and_what_is_next() -> None:
     line = look.status("h1", told("suspended"), "dead")
     assert line == (
         "h1 suspended since 1970-01-01 00:00:01Z, run r1 (attempt 2, admin@control, dead); 1 running, 2 suspended, "
-        "0 gone; 1 image unspent; scheduler slurm ours; next: the same command again with -e gpu_drain_run_id=r1 repeats "
-        "the maintenance; or gpufleet.checkpoint.recover with gpu_drain_maintenance_done: true"
+        "0 gone; 1 image unspent; scheduler slurm ours; next: the same command again with -e gpu_drain_run_id=r1 "
+        "repeats the maintenance; or gpufleet.checkpoint.recover with gpu_drain_maintenance_done: true"
     )
 
 

@@ -19,7 +19,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run.page_styl
 from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run.record import Entry, Host
 from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run.report import report
 from tests.unit.plugins.run.making import BEGAN, RUN_ID, attempt_of, run_of
-from tests.unit.plugins.run.sample import NAMES, drained, sample
+from tests.unit.plugins.run.sample import BLOCKED, NAMES, WARNED, drained, sample
 
 VOID = frozenset(("meta", "br", "hr", "img", "input", "link"))
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=y>&amp;\x00\u202e"
@@ -87,6 +87,7 @@ def test_counts() -> None:
         "processes": {"total": 32, "running": 26, "suspended": 4, "gone": 2, "unknown": 0},
         "images": {"total": 8, "unspent": 0},
         "device_bytes": 8 * 80 << 30,
+        "device_bytes_unknown": 0,
         "losses": 2,
     }
     assert [one["host"] for one in data["hosts"]] == list(NAMES)
@@ -112,6 +113,60 @@ def test_where_a_run_is(alive: bool | None, stopped: str, outcome: str, state: s
     data = report(run, hosts, BEGAN + 60, alive)
     assert data["state"] == state
     assert Page(page(data)).text
+
+
+def test_while_a_run_is_at_work_there_is_nothing_to_do_but_wait() -> None:
+    run = run_of(attempt_of(("h1", "h2", "h3")), failures_allowed=2)
+    hosts = {"h1": Host(RUN_ID, "h1", outcome=record.UNDONE), "h2": Host(RUN_ID, "h2", outcome=record.IN_PROGRESS)}
+    data = report(run, hosts, BEGAN + 60, True)
+    assert data["next"] == (
+        "Wait: this run is at work, and gpufleet.checkpoint.status shows how far it is. Once it has ended, settle what "
+        "failed on h1."
+    )
+    assert [one["next"][:24] for one in data["hosts"]] == ["Once this run has ended:", "", ""]
+    assert "Run the same command" in report(run, hosts, BEGAN + 60, False)["next"]
+
+
+def test_what_blocked_a_finished_host_is_past() -> None:
+    run, hosts, now = sample()
+    blocked = replace(hosts[NAMES[0]], findings=(BLOCKED, WARNED))
+    data = report(run, {NAMES[0]: blocked}, now)
+    assert [one.get("past") for one in data["hosts"][0]["findings"]] == [True, None]
+    text = page(report(replace(run, order=(NAMES[0],)), {NAMES[0]: blocked}, now))
+    assert '<span class="badge failed">blocking' not in text
+    assert "blocking before, settled since" in text
+    open_one = replace(hosts[NAMES[4]], findings=(BLOCKED,))
+    assert '<span class="badge failed">blocking</span>' in page(report(run, {NAMES[4]: open_one}, now))
+
+
+def test_a_remedy_can_be_pasted() -> None:
+    run, hosts, now = sample()
+    finding = {**BLOCKED, "remedy": "sysctl kernel.io_uring_disabled=2"}
+    text = page(report(run, {NAMES[4]: replace(hosts[NAMES[4]], findings=(finding,))}, now))
+    assert "sysctl kernel.io_uring_disabled=2" in text
+
+
+def test_memory_is_also_that_of_hosts_which_are_not_suspended_yet() -> None:
+    unknown = ({"pid": 1, "device_bytes": None}, {"pid": 2, "device_bytes": None})
+    looked = Host(RUN_ID, "h1", processes=unknown, estimate={"bytes": 6 << 30}, outcome=record.UNDONE)
+    claimed = Host(RUN_ID, "h2", processes=unknown, outcome=record.IN_PROGRESS)
+    suspended = Host(RUN_ID, "h3", processes=({"pid": 3, "device_bytes": 2 << 30},), outcome=record.IN_PROGRESS)
+    run = run_of(attempt_of(("h1", "h2", "h3")))
+    data = report(run, {one.host: one for one in (looked, claimed, suspended)}, BEGAN)
+    assert (data["counts"]["device_bytes"], data["counts"]["device_bytes_unknown"]) == (8 << 30, 2)
+    assert "8.0 GiB of GPU memory, not known of 2 processes." in Page(page(data)).text
+
+
+def test_processes_stand_still_from_the_look_on() -> None:
+    host = record.marked(Host(RUN_ID, "h1"), attempt_of(("h1",)))
+    for offset, phase in ((1, "claimed"), (2, "suspending")):
+        host = record.event(host, phase, BEGAN + offset, {"phase": phase, "processes": [{"pid": 7}]})
+    passed = record.event(host, "preflight", BEGAN + 7, {}, ended=True)
+    blocked = record.held_off(record.failed(host, BEGAN + 7, "no", ""), BEGAN + 7)
+    for one, said in ((passed, "for 20 s at most"), (host, "for 25 s at most"), (blocked, "")):
+        undone = record.event(one, "undone", BEGAN + 27, {"phase": "undone"})
+        text = Page(page(report(run_of(attempt_of(("h1",))), {"h1": undone}, BEGAN + 40))).text
+        assert said in text and ("stood still" in text) is bool(said)
 
 
 def test_what_is_no_setting_of_a_run_is_not_reported() -> None:

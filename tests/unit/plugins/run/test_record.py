@@ -176,6 +176,47 @@ def test_what_several_tasks_tell_of_one_process_comes_together() -> None:
     assert [(one["user"], one["state"], one["device_bytes"]) for one in host.processes] == [("ana", "running", 1 << 30)]
 
 
+def test_what_is_not_known_now_does_not_hide_what_was() -> None:
+    host = record.event(through("claimed", "suspending"), "suspended", BEGAN, {"processes": [PROCESS]})
+    again = record.event(
+        host, "claimed", BEGAN + 9, {"phase": "suspended", "processes": [{**PROCESS, "device_bytes": None}]}
+    )
+    assert again.processes[0]["device_bytes"] == 1 << 30
+
+
+@pytest.mark.parametrize("marked", [True, False], ids=["another attempt", "undone first"])
+def test_a_process_that_ended_after_it_was_put_back_is_not_counted_again(marked: bool) -> None:
+    host = record.event(through("claimed"), "claimed", BEGAN, {"processes": [PROCESS, {"pid": 72, "state": "running"}]})
+    host = through("undoing", "undone", host=host, at=BEGAN + 10)
+    host = record.marked(host, attempt_of(("h1",), number=2)) if marked else host
+    host = record.event(
+        host, "claimed", BEGAN + 99, {"phase": "claimed", "processes": [{"pid": 80, "state": "running"}]}
+    )
+    assert [one["pid"] for one in host.processes] == [80]
+
+
+@pytest.mark.parametrize("phase", ["suspended", "restored", "released"])
+def test_what_was_read_again_is_all_that_there_is(phase: str) -> None:
+    host = record.event(
+        through("claimed"), "preflight", BEGAN, {"processes": [{"pid": 72}, {"pid": 71, "user": "ana"}]}
+    )
+    host = record.event(host, phase, BEGAN + 5, {"phase": phase, "processes": [PROCESS]})
+    assert [(record._pid(one), one["user"]) for one in host.processes] == [(71, "ana")]
+    row = {**ROW, "phase": phase, "processes": [PROCESS]}
+    before = dataclasses.replace(host, processes=({"pid": 72, "state": "running"}, {"pid": 71, "user": "ana"}))
+    assert [record._pid(one) for one in record.rebuilt(RUN_ID, "h1", {"drain": row}, before).processes] == [71]
+
+
+def test_what_failed_on_the_way_of_a_finished_host_is_told_by_its_timeline_alone() -> None:
+    host = record.failed(through("claimed", "suspending", "suspended", "maintenance"), BEGAN + 40, "no fan", "Settle")
+    for done in (
+        through("restoring", "restored", "released", host=host, at=BEGAN + 50),
+        record.rebuilt(RUN_ID, "h1", {"drain": {**ROW, "phase": "released", "message": "no fan"}}, host),
+    ):
+        assert (done.outcome, done.message, done.next) == (record.FINISHED, "", "")
+    assert "no fan" in [entry.text for entry in through("released", host=host, at=BEGAN + 50).timeline if entry.failed]
+
+
 def test_findings_of_an_earlier_attempt_are_not_told_again() -> None:
     finding = {"id": "uvm_managed", "severity": "blocking", "subject": "PID 71"}
     host = record.event(through("claimed"), "preflight", BEGAN, {"findings": [finding]}, ended=True)
