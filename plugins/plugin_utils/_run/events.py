@@ -365,7 +365,7 @@ class Events:
                 place.path,
                 "it does not know this attempt any more",
                 "What happens to hosts is recorded before it happens.",
-                "Somebody has removed it. Run the same command again.",
+                f"Somebody has removed it. Run {words.again(os.path.basename(place.path))}.",
             )
         return place, run, mine
 
