@@ -175,8 +175,14 @@ def test_a_driver_change_that_is_declared_late(three: Sequence[Lab], runs: Runs)
     variables = {"gpu_drain_maintenance_tasks": runs.tasks("maintenance", {**change, "become": False})}
     point = Point("gpu_drain", "done", arguments={"phase": "suspended"})
     Drain(lab.host.fleet, "drain", runs, limit="h1", variables=variables, point=point).come().kill_all()
-    for declare in ("driver_change", "reboot"):
-        late = {**variables, "gpu_drain_declares": [declare]}
+    reboot = {**variables, "gpu_drain_declares": ["reboot"]}
+    Drain(lab.host.fleet, "drain", runs, limit="h1", variables=reboot).fails(
+        "reboot for h1, and gpu_drain_mode is memory"
+    )
+    # With the mode that a reboot needs, it is the journal that knows better.
+    disk = {"gpu_drain_mode": "disk", "gpu_drain_run_id": runs.run_id}
+    for declare, more in (("driver_change", {}), ("reboot", disk)):
+        late = {**variables, "gpu_drain_declares": [declare], **more}
         Drain(lab.host.fleet, "drain", runs, limit="h1", variables=late).fails(
             f"gpu_drain_declares: it has {declare}, and run {runs.run_id} has suspended PID {job.pid} in memory",
             "Finish this run without it",
