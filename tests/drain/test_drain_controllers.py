@@ -190,7 +190,8 @@ def test_a_driver_change_that_is_declared_late(three: Sequence[Lab], runs: Runs)
         assert all_are(lab, SUSPENDED)
         assert not flag.exists()
         Drain(lab.host.fleet, "plan", runs, limit="h1", variables=late).ok().says("suspended")
-    Drain(lab.host.fleet, "drain", runs, limit="h1", variables=variables).ok()
+    named = {**variables, "gpu_drain_run_id": runs.run_id}
+    Drain(lab.host.fleet, "drain", runs, limit="h1", variables=named).ok()
     assert flag.exists()
     assert all_are(lab, RUNNING)
 
