@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint sanity unit fuzz conformance system drain molecule build fleet-up fleet-down clean
+.PHONY: help demo test lint sanity unit fuzz conformance system drain molecule faults build fleet-up fleet-down clean
 
 export PATH := $(CURDIR)/build/venv/bin:$(PATH)
 export PYTHONDONTWRITEBYTECODE := 1
@@ -60,6 +60,10 @@ drain: ## drains of whole fleets: kills in every phase, budgets, Slurm, many hos
 molecule: ## roles and playbooks over real hosts: check mode, twice the same, what is there afterwards; needs root
 	@tests/setup python sim fleet
 	@tests/gates/molecule
+
+faults: ## every kind of fault at every step that is journalled, then status and recover: about two hours; needs root
+	@tests/setup python sim fleet
+	@tests/faults/run --record build/faults.json
 
 build: ## the collection's artifact, in build/
 	@tests/setup python

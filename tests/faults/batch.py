@@ -240,6 +240,9 @@ class Batch:
     def _follow_the_journals_page(self, labs: Sequence[Lab]) -> None:
         """The damaged one was moved away. What is suspended is nobody's then; an image tells all of itself."""
         limit = ",".join(lab.host.name for lab in labs)
+        on_each(
+            labs, lambda lab: lab.host.sh("pkill -x gpufleet-hold; while pgrep -x gpufleet-hold; do sleep 0.1; done")
+        )
         if self.disk:
             found = {lab.host.name: lab.host.sh(f"dirname $(find {STORE} -name manifest.json)").split() for lab in labs}
             image = {"state": "restored", "path": "{{ item }}"}
