@@ -179,8 +179,8 @@ def test_a_worker_that_dies_is_replaced_and_the_rest_taken_back(host: PaperHost)
 
 def test_a_silent_driver_call_is_unknown_and_left_alone(host: PaperHost) -> None:
     host.fail(FOURTH, "suspend", SILENT)
-    engine = host.engine("checkpointed", step_timeout=0.3)
-    with pytest.raises(Failed, match=r"no answer of the driver within 0\.3 s"):
+    engine = host.engine("checkpointed", step_timeout=5)  # the others have the time, whatever else goes on
+    with pytest.raises(Failed, match=r"no answer of the driver within 5 s"):
         engine.run()
     shown = report(engine)
     assert shown["processes"][3]["after"] == "unknown"
