@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda import libcuda
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.call import ThreadCall
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.libcuda import Libcuda, Probe
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.results import text
 
@@ -113,14 +114,15 @@ def test_the_restore_thread(use: Use) -> None:
 def test_arguments_are_64_bytes_and_zero_but_for_what_is_named(use: Use) -> None:
     library = use(FakeLibrary())
     backend = Libcuda()
-    for call in (
-        backend.lock(7, 0),
-        backend.lock(7, 0x01020304),
-        backend.checkpoint(7),
-        backend.restore(7, ()),
-        backend.unlock(7),
-    ):
-        reply = call.wait(30)
+    calls: tuple[Callable[[], ThreadCall], ...] = (
+        lambda: backend.lock(7, 0),
+        lambda: backend.lock(7, 0x01020304),
+        lambda: backend.checkpoint(7),
+        lambda: backend.restore(7, ()),
+        lambda: backend.unlock(7),
+    )
+    for call in calls:
+        reply = call().wait(30)
         assert reply is not None and (reply.ok, reply.code, reply.text) == (True, 0, "no error")
     zero = bytes(64)
     assert library.calls == [

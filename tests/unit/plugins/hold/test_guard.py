@@ -134,8 +134,9 @@ def test_an_idle_guard_sleeps() -> None:
         time.sleep(1)
         found = release(holder)
         assert found["reason"] == "released"
-        assert found["switches"] < 15
-        assert found["cpu"] < 0.02
+        # One that looks every 10 ms would be at 100.
+        assert found["switches"] < 50
+        assert found["cpu"] < 0.3
 
 
 def test_the_process_group_is_orphaned() -> None:

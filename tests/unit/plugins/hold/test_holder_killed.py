@@ -180,6 +180,7 @@ def test_with_a_deadly_signal_waiting(number: int) -> None:
             for _number in range(20):
                 os.kill(target.pid, signal.SIGCONT)
             target.await_work()
+            time.sleep(0.3)  # the holder has to answer the last one first
             holder.kill()
             target.assert_parked()
         bring_back(target, unlock=False)
