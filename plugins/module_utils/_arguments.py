@@ -11,7 +11,7 @@ import time
 from typing import Any, FrozenSet, List, Mapping, Optional, Sequence, Tuple, Union
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import is_number
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import natural
 
 PID_LIMIT = 4194304  # the kernel's PID_MAX_LIMIT on 64-bit machines
 
@@ -98,11 +98,12 @@ def _number(where: str, value: Any, least: int, most: int) -> int:
         raise ArgumentError(where, f"{value!r} is no number", allowed)
     text = str(value)
     # int() takes much that a person would not call a PID: "1_000", " 12", Arabic digits.
-    if not is_number(text):
+    number = natural(text)
+    if number is None:
         raise ArgumentError(where, f"{value!r} is no PID" if where.startswith("pids") else f"{value!r}", allowed)
-    if not least <= int(text) <= most:
+    if not least <= number <= most:
         raise ArgumentError(where, f"{text} is out of range", allowed)
-    return int(text)
+    return number
 
 
 def parse_allow(raw: Sequence[str], known: FrozenSet[str]) -> FrozenSet[str]:

@@ -22,18 +22,13 @@ def lines(text: str) -> List[str]:
 
 def natural(text: str) -> Optional[int]:
     """A number as the kernel writes it; None for anything else, such as other digits than 0 to 9, for which
-    str.isdigit() is true as well."""
-    return int(text) if is_number(text) else None
+    str.isdigit() is true as well, or more of them than int() takes."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else None
 
 
 def kernel_lines(text: str) -> List[str]:
     """Of a file of the kernel, without empty lines."""
     return [line for line in lines(text) if line]
-
-
-def is_number(text: str) -> bool:
-    """Digits that int() takes, as str.isdigit() does not say: it knows superscripts, and int() has a limit."""
-    return text.isascii() and text.isdigit() and len(text) <= _DIGITS
 
 
 def decoded(name: str) -> str:

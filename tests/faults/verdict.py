@@ -73,6 +73,7 @@ def judge(lab: Lab, outcome: Outcome, text: str) -> None:
         outcome.problems += lab.problems()
     except AssertionError as error:
         outcome.problems.append(f"could not be looked at: {str(error)[:300]}")
+    # There is no store where nothing went to disk.
     partial = lab.host.sh(f"find {STORE} -name '*.partial' 2>/dev/null || true").split()
     outcome.problems += [f"left: {path}" for path in partial]
     outcome.problems += [f"run {row['run_id']} holds the host, {row['phase']}" for row in drains(lab, "closed IS NULL")]

@@ -9,14 +9,13 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.system.lab import Lab, labs
-from tests.system.playing import Task, cuda, info
+from tests.system.playing import cuda, info
+from tests.system.test_criu_image import STORE, image
 
-STORE = "/var/lib/images"
 JOURNAL = "/var/lib/gpufleet"
 
 #: Names a file, a thread and sockets so that a careless reader takes parts of them for lines of the kernel.
@@ -53,11 +52,8 @@ def lab(host: Lab) -> Iterator[Lab]:
         yield host
 
 
-def image(state: str, **options: Any) -> Task:
-    return {"name": state, "gpufleet.checkpoint.criu_image": {"state": state, **options}, "ignore_errors": True}
-
-
 def as_trainer(lab: Lab, script: str) -> str:
+    """What it says, also where it fails, as most of it has to."""
     return lab.host.sh(f"su trainer -c {shlex.quote(script)} 2>&1 || true")
 
 
