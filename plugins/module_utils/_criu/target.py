@@ -79,14 +79,15 @@ def own_run() -> FrozenSet[int]:
     seen = {pid: one for pid, one in chain.items() if one is not None}
     above = {one.parent for one in seen.values() if one.name.startswith(SSH)}
     servers = {pid for pid in above if pid in seen and seen[pid].parent <= 1 and seen[pid].name.startswith(SSH)}
-    session = os.getsid(0)
-    beside = {int(name) for name in os.listdir("/proc") if name.isdigit() and _session(int(name)) == session}
-    return frozenset((set(seen) | beside) - servers)
+    return frozenset((set(seen) | _beside(os.getsid(0))) - servers)
 
 
-def _session(pid: int) -> int:
-    seen = read_stat(f"/proc/{pid}/stat")
-    return 0 if seen is None else seen.session
+def _beside(session: int) -> Set[int]:
+    if session == 0:
+        # Led from outside this PID namespace: so is every other such session, and the kernel's threads have none.
+        return set()
+    stats = {int(name): read_stat(f"/proc/{name}/stat") for name in os.listdir("/proc") if name.isdigit()}
+    return {pid for pid, one in stats.items() if one is not None and one.session == session}
 
 
 def is_checked(path: str, deleted: bool) -> bool:

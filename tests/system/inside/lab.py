@@ -219,7 +219,8 @@ def leftovers() -> dict[str, Any]:
         "holders": holders(),
         "stopped": [pid for pid, state in states.items() if state and state in "Tt"],
         "traced": [pid for pid in states if status_of(pid).get("TracerPid", "0") != "0"],
-        "huge_pages": read(HUGE_PAGES),
+        # One kernel serves all hosts: where it is read-only, what is in it is another host's doing.
+        "huge_pages": read(HUGE_PAGES) if os.access(HUGE_PAGES, os.W_OK) else "read-only",
         "live": [row for row in journal(LATEST) if (row["pid"], row["start_ticks"]) in lives and row["status"] in LIVE],
         "rows": rows,
         # What was restored lives on in a scope of its own.

@@ -316,19 +316,22 @@ def test_another_process_of_this_very_run() -> None:
 
 
 def test_what_belongs_to_this_run() -> None:
-    """Itself, what it descends from, and what shares its session; not a session beside it."""
+    """Itself, what it descends from, and what shares its session, if that can be seen; not a session beside it."""
     beside = subprocess.Popen(["sleep", "60"])
     elsewhere = subprocess.Popen(["sleep", "60"], start_new_session=True)
     try:
         own = own_run()
-        assert {os.getpid(), os.getppid(), beside.pid} - {1} <= own and elsewhere.pid not in own
+        assert {os.getpid(), os.getppid()} - {0, 1} <= own and elsewhere.pid not in own
+        assert (beside.pid in own) == (os.getsid(0) != 0)
     finally:
         for one in (beside, elsewhere):
             one.kill()
             one.wait()
 
 
-def test_the_server_that_listens_is_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("session", [154, 0])
+def test_the_server_that_listens_is_no_connection(session: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """0: what leads the session is outside the PID namespace, as for whatever `docker exec` starts."""
     chain = {70: (1, "sshd"), 151: (70, "sshd-session"), 153: (151, "sshd-session"), 154: (153, "python3")}
 
     def read(path: str) -> SimpleNamespace | None:
@@ -337,6 +340,8 @@ def test_the_server_that_listens_is_no_connection(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(target_module, "own_ancestors", lambda: set(chain))
     monkeypatch.setattr(target_module, "read_stat", read)
+    monkeypatch.setattr(os, "getsid", lambda pid: session)
+    monkeypatch.setattr(os, "listdir", lambda path: ["self", *map(str, chain), "99"])
     assert own_run() == {151, 153, 154}
 
 
