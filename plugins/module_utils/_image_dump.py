@@ -15,7 +15,7 @@ import socket
 import time
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, ContextManager, Dict, List, Optional, Tuple
+from typing import Any, ContextManager, Dict, List, Optional, Sequence, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _image_logs
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _image_units as units
@@ -54,6 +54,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.tree imp
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.writeback import Writeback
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import GpuSnapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._host import read_boot_id, read_host
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_guards import Guards
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_job import ImageJob
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_steps import Steps
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_suspend import (
@@ -85,6 +86,7 @@ class Dump:
         self._tree: Optional[Tree] = None
         self._ended = False
         self._reserve = Reserve(os.path.dirname(job.options.journal))
+        self._guards = Guards(job, journal)
         self.is_open = True
 
     @property
@@ -120,14 +122,8 @@ class Dump:
         due, if it is_open still."""
         if self._tree is None:
             raise ValueError("nothing is dumped")
-        ran = () if self._ended else who_ran(self._tree)
-        if ran:
-            raise CriuError(
-                self.name,
-                f"since it was dumped, {'; '.join(ran)}",
-                "The image is of a state that is past, and both going on would be two lives of one process.",
-                "Find out who continues stopped processes there, and run the task again.",
-            )
+        if not self._ended:
+            self._unless_ran(who_ran(self._tree, self._guards.guarded))
         self._steps.begin("rename")
         store.seal(self._partial, self._job.path)
         self._reserve.release()
@@ -142,9 +138,19 @@ class Dump:
         self._steps.begin("end")
         left = wait_gone([one.identity for one in self._tree.members], 60.0) if self._ended else end_tree(self._tree)
         self._steps.notes.extend(left)
+        self._guards.wait()
         self._forget_suspended()
         self._steps.finish("gone", "; ".join(left))
         return {"lives": False}
+
+    def _unless_ran(self, ran: Sequence[str]) -> None:
+        if ran:
+            raise CriuError(
+                self.name,
+                f"since it was dumped, {'; '.join(ran)}",
+                "The image is of a state that is past, and both going on would be two lives of one process.",
+                "Find out who continues stopped processes there, and run the task again.",
+            )
 
     def _forget_suspended(self) -> None:
         """What was suspended has ended on purpose: whoever gets its PID next is not to be taken for it."""
@@ -197,14 +203,13 @@ class Dump:
         for _round in range(ROUNDS):
             if tree.cuda:
                 self._steps.begin("suspend")
-                # A guard would keep CRIU out; who is parked already keeps its own until here.
-                options = replace(self._job.options.cuda, guard="none", park=True, allow=self._allow(tree))
+                guard = "none" if self._job.options.cuda.guard == "none" else "holder"
+                options = replace(self._job.options.cuda, guard=guard, park=True, allow=self._allow(tree))
                 engine = bring("checkpointed", tree.cuda, options, self._job.backend, self._journal)
                 self._gpus = engine.gpus
                 self._take(engine.subjects)
             again = self._tree = stop_others(root, self._stopped, self._remember)
             if again.pids == tree.pids and [one.cuda for one in again.members] == [one.cuda for one in tree.members]:
-                release_guards(again.cuda, self._journal)
                 return again
             tree = again
         raise CriuError(
@@ -241,8 +246,11 @@ class Dump:
         peers from hearing of it: not before it is proved that an image of the tree is whole.
         """
         tree = self._criu(tree, chosen, "stopped")
+        kills = chosen.must_kill and not self._job.options.leave_running
+        if not kills:
+            tree = self._guard(tree)
         self._prove(tree, held)
-        if not chosen.must_kill or self._job.options.leave_running:
+        if not kills:
             return tree
         for name in os.listdir(self._partial):
             if not name.startswith("."):
@@ -253,6 +261,7 @@ class Dump:
 
     def _criu(self, tree: Tree, chosen: criu_options.Chosen, leave: str) -> Tree:
         self._steps.begin("dump")
+        release_guards(tree.cuda, self._journal)
         saved = lifeline.prepare(self._partial, [member.identity for member in tree.members])
         logged = os.path.join(self._partial, tool.DUMP_LOG)
         self._steps.details["log"] = logged
@@ -275,11 +284,20 @@ class Dump:
         if complete and leave == "stopped" and after is not None and after.pids == tree.pids:
             self._tree = after
             return after
-        if after is None:
+        if after is None and leave == "killed":
             # CRIU has ended it, whatever it says: what it has written is all that there is.
             self._ended, self._partial = True, ""
             self._steps.details["log"] = logged
         raise self._refused(done, logged)
+
+    def _guard(self, tree: Tree) -> Tree:
+        """Looked at before, for what holds a thread switches to it; from then on it is the guard's word that counts."""
+        self._unless_ran(who_ran(tree))
+        ran, unguarded = self._guards.post(tree)
+        self._steps.notes.extend(unguarded)
+        self._unless_ran([*ran, *who_ran(tree, [one.pid for one in tree.cuda])])
+        self._tree = read_tree(tree.root.pid) or tree
+        return self._tree
 
     def _written_back(self) -> ContextManager[object]:
         """Pages that are compressed next are not worth it."""

@@ -24,7 +24,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal impor
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import Identity, is_alive
 
 RELEASE_SECONDS = 30.0
-_PAUSE = 0.005
+_PAUSE = 0.001
 PARENT_IN_TREE = "park_unsafe_parent"
 
 

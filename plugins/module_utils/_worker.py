@@ -30,7 +30,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.errors i
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.freezer import is_frozen
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.guard import ENDED, UNWANTED, guard
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.hold import Hold
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.process import Handle
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.process import Handle, live_tasks
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._huge_pages import huge_pages
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal, Operation, open_journal
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_errors import JournalError, TakenOverError
@@ -516,12 +516,11 @@ class Worker:
             )
         return self._outcome(reply.state is not None, reply.state or "unknown", reply, "probe")
 
-    def _seize(self, target: park.Target) -> Hold:
+    def _seize(self, target: park.Target, step: Optional[park.Step] = None) -> Hold:
         """Hold a process that is parked, was left stopped, or runs without its GPU. Masks of a dead worker go back."""
-        self._relieve_guard()
         previous = self._job.previous
         mask = previous.signal_mask if previous is not None else None
-        return park.adopt(target, DEADLINES, mask=mask, step=self._step)
+        return park.adopt(target, DEADLINES, mask=mask, step=step or self._step, make_room=self._relieve_guard)
 
     def _lock(self, command: Command) -> Outcome:
         self._step("lock")
@@ -658,15 +657,27 @@ class Worker:
         return self._outcome(state == goal, state, reply, "restore", _remedy("restore", reply, state, mapped))
 
     def _adopt(self, command: Command) -> Outcome:
-        """Stop a suspended process whose threads run, or attach to one that lost its guard."""
-        self._step("guard")
-        if self._hold is None:
-            self._hold = self._seize(self._target())
+        """Stop a suspended process whose threads run, or attach to one that lost its guard: that one stays what it is,
+        and is in danger until then, so that the journal can wait."""
+        if self._hold is None and self._is_parked():
+            self._hold = self._seize(self._target(), self._clock.step)
+            try:
+                self._step("guard")
+            except JournalError:
+                self._let_go(run=False)
+                raise
+        else:
+            self._step("guard")
+            self._hold = self._hold or self._seize(self._target())
+        ran = not self._hold.stopped_before
         self._stopped = self._stopped or "us"
         done = self._is_suspended_by_evidence()
         state = "checkpointed" if done else self._read_state().state or "unknown"
         failed = self._freeze() if state == "checkpointed" else None
-        return failed or self._outcome(state == "checkpointed", state, step="guard")
+        return replace(failed or self._outcome(state == "checkpointed", state, step="guard"), details={"ran": ran})
+
+    def _is_parked(self) -> bool:
+        return set(live_tasks(self._pid).values()) == {"T"}
 
     def _go_on(self, command: Command) -> Outcome:
         """Let a process that was left stopped, and has its GPU memory, run again in the state that it is in."""
@@ -709,7 +720,7 @@ class Worker:
                     "Only one tracer can be attached to a process.",
                     "Look at that worker; ended with SIGKILL it leaves the process stopped.",
                 )
-            time.sleep(0.002)
+            time.sleep(0.0005)
 
     # The end
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tests.faults.points import DRAIN, DUMP, PARKED, POINTS, RESTORE, RESUME, SUSPEND, UNDO, Point
+from tests.faults.points import DRAIN, DUMP, PARKED, POINTS, RESTORE, RESUME, SUSPEND, UNDO, Point, all_steps
 
 #: Whom a fault may kill. MEMORY: whatever is not in a whole image when the host goes down.
 NOBODY, ONE, BOTH, MEMORY = "nobody", "one", "both", "memory"
@@ -22,10 +22,11 @@ DATABASE = "/var/lib/gpufleet/checkpoint.db"
 
 @dataclass(frozen=True)
 class Fault:
-    """script: run on the host, as root; PIDS are the workloads. outside: what is done from elsewhere while the step
-    waits: "reboot", "power", "playbook", "cable", "operator". heal: what the operator does about it before anything
-    else. costs: whom it may kill by itself. steps: at which alone, () for all of the ways. delays: further ones.
-    by_hand: with the journal, `recover` has lost what it goes by; the operator follows docs/journal.md.
+    """script: run on the host, as root; PIDS are the workloads, and OURS the one whose step it is. outside: what is
+    done from elsewhere while the step waits: "reboot", "power", "playbook", "cable", "operator". heal: what the
+    operator does about it before anything else. costs: whom it may kill by itself. steps: at which alone, () for all of
+    the ways. delays: further ones. by_hand: with the journal, `recover` has lost what it goes by; the operator follows
+    docs/journal.md.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Fault:
 
 _CLI = {"gpu_suspend_backend": "cli", "gpu_restore_backend": "cli"}
 _CALLS = ("process:lock", "process:checkpoint", "process:restore", "process:unlock")
+_CONTINUE = "for _ in $(seq 100); do kill -CONT ${OURS:-$PIDS}; done; true"
 _LET_GO_ON = (
     "for pid in $PIDS; do grep -q '^State:.T' /proc/$pid/status 2>/dev/null"
     " && ls -l /proc/$pid/fd | grep -q /dev/nvidia && kill -CONT $pid; done; true"
@@ -148,7 +150,21 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "power", "the host loses its power, and what was not synced", (*EVERY, PARKED), outside="power", costs=MEMORY
     ),
-    Fault("SIGCONT", "a stranger's SIGCONT", (*LIVE, PARKED), "for _ in $(seq 100); do kill -CONT $PIDS; done; true"),
+    Fault(
+        "SIGCONT",
+        "a stranger's SIGCONT, a hundred times",
+        (*LIVE, PARKED),
+        _CONTINUE,
+        steps=tuple({*all_steps(), ""} - {"image:dump"}),
+    ),
+    Fault(
+        "SIGCONT at CRIU",
+        "the same while CRIU attaches, or has just let go: what has a guard it can't dump",
+        (DUMP,),
+        _CONTINUE,
+        steps=("image:dump",),
+        costs=ONE,
+    ),
     Fault(
         "SIGTERM",
         "a stranger's SIGTERM to one of the processes",

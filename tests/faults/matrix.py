@@ -26,12 +26,23 @@ def every() -> tuple[Scenario, ...]:
     return tuple(Scenario(point, fault) for fault in FAULTS for point in fault.points())
 
 
+#: Those that have once cost a process its life, or left something: in every sample.
+ONCE_LOST = (
+    "SIGCONT at dump, image compress",
+    "SIGCONT at dump, image seal",
+    "SIGCONT at dump, process guard",
+    "SIGCONT at resume, process seize",
+    "exit at dump, image dump +0.1 s",
+    "debugger at suspend, process lock",
+)
+
+
 def sample(seed: int, count: int) -> tuple[Scenario, ...]:
     """As many, of each fault at least one, spread over the ways."""
     chance = random.Random(seed)
     left = list(every())
     chance.shuffle(left)
-    chosen: list[Scenario] = []
+    chosen: list[Scenario] = [one for one in left if str(one) in ONCE_LOST]
     for names in ([fault.name for fault in FAULTS], WAYS):
         for name in names:
             if not any(name in (one.fault.name, one.point.way) for one in chosen):

@@ -47,6 +47,8 @@ _PHASE = {
 _STEPS = {
     **{way: tuple(f"process:{name}" for name in names) for way, names in _PROCESS.items()},
     **{way: tuple(f"image:{name}" for name in names) for way, names in _IMAGE.items()},
+    # The guards that stand by while an image is made are journalled as those of a suspended process are.
+    DUMP: (*(f"image:{name}" for name in _IMAGE[DUMP]), "process:guard"),
     **{way: tuple(f"phase:{name}" for name in names) for way, names in _PHASE.items()},
 }
 #: Seconds into what takes long here: a copy half a second, the rest of an image a few hundredths.
@@ -73,8 +75,6 @@ POINTS: tuple[Point, ...] = (
 )
 #: Steps of the code that no way takes.
 UNREACHED: dict[str, str] = {
-    "process:guard": "only with `guard: cgroup`, which needs a cgroup v2 tree of the host's own: "
-    "tests/system/test_cuda_checkpoint_guard.py",
     "image:undo": "only when a dump has failed already: tests/system/test_criu_image_long.py",
 }
 

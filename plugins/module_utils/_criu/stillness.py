@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import Callable, Iterable, List, Sequence, Tuple
+from typing import Callable, Collection, Iterable, List, Sequence, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.errors import CriuError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.read_tree import read_tree, switches
@@ -91,12 +91,15 @@ def _send(identity: Identity, number: int) -> bool:
     return True
 
 
-def who_ran(tree: Tree) -> Tuple[str, ...]:
-    """Members that have run, ended or been replaced since the tree was read: an image of then is not what they are."""
+def who_ran(tree: Tree, guarded: Collection[int] = ()) -> Tuple[str, ...]:
+    """Members that have run, ended or been replaced since the tree was read: an image of then is not what they are.
+    guarded: PIDs of those that can't have run."""
     found = []
     for member in tree.members:
         if read_identity(member.pid) != member.identity or not is_alive(member.identity):
             found.append(f"PID {member.pid} ({member.name}) has ended")
+        elif member.pid in guarded:
+            continue
         elif not _stands(member.identity) or switches(member.pid) != member.switches:
             found.append(f"PID {member.pid} ({member.name}) has run")
     return tuple(found)

@@ -66,12 +66,27 @@ def _nothing(text: str) -> None:
     """For a step or a mask that nobody wants to know of."""
 
 
-def _take(target: Target, step: Step, deadlines: Deadlines, mask: Optional[str], undo: bool) -> Hold:
+def _no_room() -> None:
+    """Where nobody guards it."""
+
+
+def _take(
+    target: Target,
+    step: Step,
+    deadlines: Deadlines,
+    mask: Optional[str],
+    undo: bool,
+    make_room: Optional[Callable[[], None]] = None,
+) -> Hold:
     """Stop and seize. undo: on failure everything is as before; else it is left stopped."""
     hold = Hold(target.identity, target.restore_tid)
     try:
         frozen = freezer.is_frozen(target.identity)
         step("stop")
+        if make_room is not None:
+            # Both are told before: until it is seized nobody guards it, and to tell may take a disk its time.
+            step("seize")
+            make_room()
         # Its restore thread may still be deep in the driver, copying for a holder that is gone.
         patience = deadlines.stop if undo else max(deadlines.stop, deadlines.settle)
         hold.stop(time.monotonic() + patience, undo, frozen)
@@ -79,7 +94,8 @@ def _take(target: Target, step: Step, deadlines: Deadlines, mask: Optional[str],
         hold.close()
         raise
     try:
-        step("seize")
+        if make_room is None:
+            step("seize")
         hold.seize(time.monotonic() + deadlines.seize)
         # Not before: what has been continued while it was frozen runs as soon as it is thawed.
         freezer.thaw(target.identity)
@@ -194,13 +210,20 @@ def resume(
         raise
 
 
-def adopt(target: Target, deadlines: Deadlines = DEFAULT, mask: Optional[str] = None, step: Step = _nothing) -> Hold:
+def adopt(
+    target: Target,
+    deadlines: Deadlines = DEFAULT,
+    mask: Optional[str] = None,
+    step: Step = _nothing,
+    make_room: Callable[[], None] = _no_room,
+) -> Hold:
     """Hold a process that is parked, that a dead holder left, or that runs although it should not. It stays stopped,
-    also where this fails. mask: the masks that the dead holder told; they are put back at once.
+    also where this fails. mask: the masks that the dead holder told; they are put back at once. make_room: asks a guard
+    to let go, at the last moment.
 
     Raises HoldError: another tracer, its name in the evidence (a guard is asked with SIGTERM to make room).
     """
-    return _take(target, step, deadlines, mask, undo=False)
+    return _take(target, step, deadlines, mask, undo=False, make_room=make_room)
 
 
 def ask(hold: Hold, query: Start, seconds: float = math.inf) -> Optional[Reply]:

@@ -6,8 +6,9 @@
 {"point": "process:lock" | "image:dump" | "phase:claimed", "script": SH, "delay": SECONDS, "hold": bool,
  "clock": SECONDS}
 
-script: run as root by a process that belongs to nobody here, with MODULE, WORKER and SESSION, PIDs, in its environment.
-Without a delay the step is not begun before the script has ended; with one it is, and the script comes that much later.
+script: run as root by a process that belongs to nobody here, with MODULE, WORKER, SESSION and OURS, PIDs, in its
+environment; OURS is the process, or the root of the tree, whose step it is, and empty for a phase. Without a delay the
+step is not begun before the script has ended; with one it is, and the script comes that much later.
 hold: the step is not begun before /run/faults.go is there. clock: from here on this process sees the time that much
 later. What was done is written to /run/faults.done. The code under test knows nothing of this.
 """
@@ -47,9 +48,9 @@ def name_of(pid: int) -> str:
 SESSION = [pid for pid in ancestors(MODULE) if name_of(pid) == "sshd-session"] if PLAN.exists() else []
 
 
-def detach(script: str) -> None:
+def detach(script: str, ours: str) -> None:
     """A grandchild: a worker has no child that it does not know, and must not wait for one of its tracees."""
-    told = {"MODULE": str(MODULE), "WORKER": str(os.getpid()), "SESSION": " ".join(map(str, SESSION))}
+    told = {"MODULE": str(MODULE), "WORKER": str(os.getpid()), "SESSION": " ".join(map(str, SESSION)), "OURS": ours}
     child = os.fork()
     if child == 0:
         os.setsid()
@@ -66,20 +67,20 @@ def wait_for(path: Path) -> None:
         time.sleep(0.005)
 
 
-def act(plan: dict[str, Any]) -> None:
+def act(plan: dict[str, Any], ours: str) -> None:
     DONE.write_text(json.dumps(plan))
     if plan["clock"]:
         real, later = time.time, plan["clock"]
         time.time = lambda: real() + later
     if plan["script"]:
-        detach(f"sleep {plan['delay']}\n{plan['script']}\ntouch {ACTED}")
+        detach(f"sleep {plan['delay']}\n{plan['script']}\ntouch {ACTED}", ours)
         if not plan["delay"]:
             wait_for(ACTED)
     if plan["hold"]:
         wait_for(GO)
 
 
-def reached(point: str) -> None:
+def reached(point: str, ours: str = "") -> None:
     try:
         plan = json.loads(PLAN.read_text())
         if plan["point"] != point:
@@ -87,15 +88,15 @@ def reached(point: str) -> None:
         PLAN.unlink()  # once, by whoever is first
     except FileNotFoundError:
         return
-    act(plan)
+    act(plan, ours)
 
 
-def after_each(owner: Any, method: str, prefix: str) -> None:
+def after_each(owner: Any, method: str, prefix: str, of: Callable[[Any], int]) -> None:
     step = getattr(owner, method)
 
     def stepped(self: object, name: str, *more: object) -> None:
         step(self, name, *more)
-        reached(prefix + name)
+        reached(prefix + name, str(of(self)))
 
     setattr(owner, method, stepped)
 
@@ -127,8 +128,12 @@ def after_a_phase(module: Any) -> None:
 
 
 TARGETS: dict[str, Callable[[Any], None]] = {
-    f"{_UTILS}._worker": lambda module: after_each(module.Worker, "_step", "process:"),
-    f"{_UTILS}._image_steps": lambda module: after_each(module.Steps, "begin", "image:"),
+    f"{_UTILS}._worker": lambda module: after_each(
+        module.Worker, "_step", "process:", lambda worker: worker._job.identity.pid
+    ),
+    f"{_UTILS}._image_steps": lambda module: after_each(
+        module.Steps, "begin", "image:", lambda steps: steps._job.root.pid
+    ),
     f"{_UTILS}._drain_rows": after_a_phase,
 }
 

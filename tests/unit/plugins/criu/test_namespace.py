@@ -95,7 +95,8 @@ def test_the_tree_lives_on_and_is_known_by_both_numbers(place: Place) -> None:
     known = namespace.inside(place.first)
     assert known[1] == place.first
     here = known[int(inside)]
-    assert psutil.Process(here).cmdline() == ["sleep", "61"] and psutil.Process(here).ppid() == place.first
+    wait_for(lambda: psutil.Process(here).cmdline() == ["sleep", "61"])
+    assert psutil.Process(here).ppid() == place.first
     assert len(known) == 3
     first = psutil.Process(place.first)
     assert first.name() == NAMESPACE_INIT

@@ -121,8 +121,9 @@ def test_whoever_ran_since_is_told(job: tuple[Identity, Path, Path]) -> None:
     until(lambda: count.stat().st_size > size)
     os.kill(child.pid, signal.SIGSTOP)
     assert who_ran(tree) == (f"PID {child.pid} ({child.name}) has run",)
+    assert who_ran(tree, guarded=[child.pid]) == (), "what a guard answers is no run"
     os.kill(child.pid, signal.SIGKILL)
-    until(lambda: who_ran(tree) == (f"PID {child.pid} ({child.name}) has ended",))
+    until(lambda: who_ran(tree, guarded=[child.pid]) == (f"PID {child.pid} ({child.name}) has ended",))
 
 
 def test_the_end_of_a_tree_lets_none_of_it_run(job: tuple[Identity, Path, Path]) -> None:

@@ -649,6 +649,32 @@ def test_asking_a_parked_process_leaves_it_parked() -> None:
         target.assert_parked()
 
 
+def test_a_guard_makes_room_once_everything_is_told() -> None:
+    """What is told is written to a disk, which may take a second; nobody guards the process from then on."""
+
+    def stay(tell: Callable[[Any], None]) -> None:
+        kept = park.adopt(target.target)
+        tell(kept.held)
+        time.sleep(30)
+
+    def make_room() -> None:
+        steps.append("room")
+        os.kill(first.pid, signal.SIGKILL)
+        until(lambda: set(states(target.pid).values()) == {"T"}, "let go")
+
+    def work() -> List[str]:
+        park.let_go(park.adopt(target.target, step=steps.append, make_room=make_room), run=False)
+        return steps
+
+    steps: List[str] = []
+    with Target(6) as target:
+        held(lambda: suspend(target))
+        with Holder(stay) as first:
+            assert first.next() > 0
+            assert held(work) == ["stop", "seize", "room"]
+        target.assert_parked()
+
+
 def test_a_process_that_should_be_stopped_and_runs_is_stopped_first() -> None:
     def work() -> Tuple[bool, int]:
         hold = park.adopt(target.target)
