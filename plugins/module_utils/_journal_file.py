@@ -233,10 +233,13 @@ class JournalFile:
                 raise self._corrupt("file is not a database")
 
     def _check_space(self) -> None:
-        seen = os.statvfs(os.path.dirname(self.path))
-        free = seen.f_bavail * seen.f_frsize
+        free = self._free()
         if free < SPACE:
             raise self._full(f"the file system has {free >> 10} KiB free, {SPACE >> 10} KiB are needed")
+
+    def _free(self) -> int:
+        seen = os.statvfs(os.path.dirname(self.path))
+        return seen.f_bavail * seen.f_frsize
 
     def _full(self, evidence: str) -> JournalError:
         return JournalError(
@@ -293,6 +296,10 @@ class JournalFile:
                 f"Find it with: fuser {self.path}",
             )
         if "disk I/O error" in text:
+            free = self._free()
+            if free < SPACE:
+                # To open it again takes room for the index of the write-ahead log.
+                return self._full(f"SQLite says: {text}, and the file system has {free >> 10} KiB free")
             return JournalError(
                 self.subject,
                 f"SQLite says: {text}",

@@ -10,7 +10,6 @@ import json
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 from tests.drain.drainlab import Drain, Runs, drains, on_each, states
@@ -20,25 +19,13 @@ from tests.faults.points import DUMP, PARKED, RESTORE, RESUME, SUSPEND, UNDO
 from tests.faults.verdict import STORE, Outcome, judge, untrue
 from tests.system.lab import Lab, Workload
 from tests.system.playing import Play, cuda
+from tests.system.striking import ACTED, DONE, GO, PLAN, has_struck, strike
 
-HERE = Path(__file__).parent
-PLACE = "/usr/local/lib/python3.13/dist-packages"
-PLAN, DONE, ACTED, GO = (f"/run/faults.{name}" for name in ("json", "done", "acted", "go"))
 PLAYBOOKS = {SUSPEND: "suspend", DUMP: "suspend", RESUME: "restore", RESTORE: "restore"}
 #: A copy takes half a second.
 VRAM, RATE = 32, 64
 #: Until a host has come to its point, with a whole fleet at work on one machine.
 PATIENCE = 300
-
-
-def prepare(labs: Sequence[Lab]) -> None:
-    """What the hosts need for all batches."""
-
-    def put(lab: Lab) -> None:
-        lab.host.put(f"{PLACE}/gpufleet_faults.py", (HERE / "inside/hook.py").read_text())
-        lab.host.put(f"{PLACE}/gpufleet_faults.pth", "import gpufleet_faults\n")
-
-    on_each(labs, put)
 
 
 class Batch:
@@ -116,18 +103,12 @@ class Batch:
             under_way.wait()
         self.output.append(under_way.text())
         for lab in self.labs:
-            self._of(lab).fired = _has_fired(lab)
+            self._of(lab).fired = has_struck(lab)
 
     def _plan(self, lab: Lab) -> None:
         point, fault = self._of(lab).scenario.point, self._fault(lab)
-        plan = {
-            "point": point.step,
-            "script": _script(lab, fault.script) if fault.script else "",
-            "delay": point.delay,
-            "hold": bool(fault.outside),
-            "clock": fault.clock,
-        }
-        lab.host.put(PLAN, json.dumps(plan))
+        script = _script(lab, fault.script) if fault.script else ""
+        strike(lab, point.step, script, point.delay, bool(fault.outside), fault.clock)
 
     def _from_outside(self, lab: Lab, under_way: Drain) -> None:
         """Once the host is at its point, and waits there."""
@@ -148,7 +129,7 @@ class Batch:
     def _comes(self, lab: Lab, under_way: Drain) -> bool:
         end = time.monotonic() + PATIENCE
         while under_way.process.poll() is None and time.monotonic() < end:
-            if _has_fired(lab):
+            if has_struck(lab):
                 return True
             time.sleep(0.2)
         return False
@@ -262,11 +243,6 @@ class Batch:
         )
         lab.jobs.clear()
         lab.before = lab.ask("leftovers")
-
-
-def _has_fired(lab: Lab) -> bool:
-    """A file that is not there is the answer, too."""
-    return bool(lab.host.sh(f"cat {DONE} 2>/dev/null || true"))
 
 
 def _suspended(lab: Lab) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tests.faults.points import DRAIN, DUMP, PARKED, POINTS, RESTORE, RESUME, SUSPEND, UNDO, Point, all_steps
+from tests.system.striking import python
 
 #: Whom a fault may kill. MEMORY: whatever is not in a whole image when the host goes down.
 NOBODY, ONE, BOTH, MEMORY = "nobody", "one", "both", "memory"
@@ -112,11 +113,6 @@ subprocess.Popen([sys.executable, "-S", "-c", code], start_new_session=True)
 """
 
 
-def _python(text: str) -> str:
-    """What it leaves running keeps no connection open."""
-    return f"/usr/bin/python3 -S - <<'EOF' >/dev/null 2>&1\n{text}\nEOF"
-
-
 def _killed(name: str, what: str, script: str, ways: tuple[str, ...] = EVERY) -> Fault:
     return Fault(name, what, ways, script)
 
@@ -183,7 +179,7 @@ FAULTS: tuple[Fault, ...] = (
         "debugger",
         "a debugger attaches, and detaches after 3 s",
         (SUSPEND, RESUME, PARKED),
-        _python(_DEBUGGER),
+        python(_DEBUGGER),
         heal=f"sleep 3; {_LET_GO_ON}",
     ),
     Fault(
@@ -215,13 +211,13 @@ FAULTS: tuple[Fault, ...] = (
         "replaced",
         "one of the processes ends, and another one gets its PID",
         (SUSPEND, RESUME, PARKED),
-        _python(_REPLACE),
+        python(_REPLACE),
         heal="pkill -9 -x sleep; true",
         costs=ONE,
     ),
     Fault("clock ahead", "the clock jumps a day ahead", EVERY, clock=86400.0),
     Fault("clock back", "the clock jumps a day back", EVERY, clock=-86400.0),
-    Fault("journal locked", "somebody has the journal locked for 4 s", EVERY, _python(_LOCK_JOURNAL) + "\nsleep 0.3"),
+    Fault("journal locked", "somebody has the journal locked for 4 s", EVERY, python(_LOCK_JOURNAL) + "\nsleep 0.3"),
     Fault(
         "journal read-only",
         "the file system of the journal becomes read-only",
@@ -233,8 +229,8 @@ FAULTS: tuple[Fault, ...] = (
         "journal newer",
         "a newer release has written the journal",
         EVERY,
-        _python(_VERSION.format(setting="c.execute('PRAGMA user_version = 999')", keep=1)),
-        heal=_python(
+        python(_VERSION.format(setting="c.execute('PRAGMA user_version = 999')", keep=1)),
+        heal=python(
             _VERSION.format(setting="c.execute('PRAGMA user_version = ' + open('/run/faults.version').read())", keep=0)
         ),
     ),

@@ -13,13 +13,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.drain.drainlab import runs
-from tests.faults.batch import Batch, prepare
+from tests.drain.drainlab import on_each, runs
+from tests.faults.batch import Batch
 from tests.faults.kinds import FAULTS
 from tests.faults.matrix import Scenario, batches, every, sample
 from tests.faults.points import WAYS
 from tests.faults.verdict import Outcome
 from tests.system.lab import Lab, build_simulator, labs
+from tests.system.striking import prepare
 
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
@@ -44,7 +45,7 @@ def chosen(options: argparse.Namespace) -> tuple[Scenario, ...]:
 
 
 def go_through(fleet: Sequence[Lab], scenarios: Sequence[Scenario]) -> list[Outcome]:
-    prepare(fleet)
+    on_each(fleet, prepare)
     outcomes: list[Outcome] = []
     for batch in batches(scenarios, len(fleet)):
         began = time.monotonic()

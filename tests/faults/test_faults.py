@@ -9,11 +9,12 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from tests.drain.drainlab import Runs
+from tests.drain.drainlab import Runs, on_each
 from tests.drain.drainlab import runs as run_directory
-from tests.faults.batch import Batch, prepare
+from tests.faults.batch import Batch
 from tests.faults.matrix import Scenario, batches, sample
 from tests.system.lab import Lab, build_simulator, labs
+from tests.system.striking import prepare
 
 SEED, COUNT, HOSTS = 1, 48, 12
 BATCHES = list(batches(sample(SEED, COUNT), HOSTS))
@@ -23,7 +24,7 @@ BATCHES = list(batches(sample(SEED, COUNT), HOSTS))
 def fleet_of_labs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Lab]]:
     simulator = build_simulator(tmp_path_factory.mktemp("sim") / "root")
     with labs(simulator, "--gpus", "1", "--vram", "512", hosts=HOSTS) as every:
-        prepare(every)
+        on_each(every, prepare)
         yield every
 
 

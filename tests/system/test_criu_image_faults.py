@@ -20,13 +20,11 @@ from typing import Any
 
 import pytest
 
-from tests.system.lab import INSIDE, Job, Lab, labs
+from tests.system.lab import Job, Lab, labs
 from tests.system.playing import Play, Result
+from tests.system.striking import forget, prepare
 from tests.system.test_criu_image import STORE, image
 from tests.system.test_cuda_checkpoint_faults import (
-    DONE,
-    PLACE,
-    PLAN,
     Fault,
     by_host,
     check_fired,
@@ -64,8 +62,7 @@ CRIU: list[Fault] = [("image:restore", delay) for delay in (0.02, 0.05, 0.1, 0.2
 def fleet_of_labs(simulator: Path) -> Iterator[list[Lab]]:
     with labs(simulator, "--gpus", "1", "--vram", "512", hosts=len(PRESENT)) as every:
         for lab in every:
-            lab.host.put(f"{PLACE}/gpufleet_faults.py", (INSIDE / "faults.py").read_text())
-            lab.host.put(f"{PLACE}/gpufleet_faults.pth", "import gpufleet_faults\n")
+            prepare(lab)
         yield every
 
 
@@ -77,7 +74,7 @@ def every(fleet_of_labs: list[Lab]) -> Iterator[list[Lab]]:
             stack.enter_context(lab.watched())
         yield fleet_of_labs
         for lab in fleet_of_labs:
-            lab.host.run("rm", "-f", PLAN, DONE)
+            forget(lab)
 
 
 def on_all(every: list[Lab], jobs: dict[str, Job], state: str, **more: Any) -> dict[str, Result]:

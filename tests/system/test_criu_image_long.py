@@ -19,18 +19,20 @@ from typing import Any
 
 import pytest
 
-from tests.system.lab import INSIDE, Job, Lab, labs
+from tests.system.lab import Job, Lab, labs
 from tests.system.playing import Play, Result
+from tests.system.striking import DONE, FILLER, KILLS, fill, forget, has_struck, prepare, strike
 from tests.system.test_criu_image import STORE, image
-from tests.system.test_cuda_checkpoint_faults import DONE, PLACE, PLAN, by_host, on_each
+from tests.system.test_cuda_checkpoint_faults import by_host, on_each
 
 ALL = os.environ.get("GPUFLEET_CRIU_KILLS") == "all"
 HOSTS = 10 if ALL else 6
 MIB = 64
 PATH = f"{STORE}/job"
-FILLER = "/var/lib/filler"
 #: Step, who is killed, and when in it: from 0 to 1.
 Moment = tuple[str, str, float]
+#: Point, script, and seconds into it.
+Plan = tuple[str, str, float]
 DUMPS: list[Moment] = [
     ("dump", "criu", 0.3),
     ("dump", "criu", 0.5),
@@ -93,8 +95,7 @@ if ALL:
 def fleet_of_labs(simulator: Path) -> Iterator[list[Lab]]:
     with labs(simulator, "--gpus", "1", "--vram", "512", hosts=HOSTS) as every:
         for lab in every:
-            lab.host.put(f"{PLACE}/gpufleet_faults.py", (INSIDE / "faults.py").read_text())
-            lab.host.put(f"{PLACE}/gpufleet_faults.pth", "import gpufleet_faults\n")
+            prepare(lab)
         yield every
 
 
@@ -106,7 +107,7 @@ def every(fleet_of_labs: list[Lab]) -> Iterator[list[Lab]]:
             stack.enter_context(lab.watched())
         yield fleet_of_labs
         for lab in fleet_of_labs:
-            lab.host.run("rm", "-f", PLAN, DONE, FILLER)
+            forget(lab)
 
 
 def start(every: list[Lab]) -> dict[str, Job]:
@@ -123,32 +124,29 @@ def on_all(every: list[Lab], jobs: dict[str, Job], state: str) -> dict[str, Resu
     return by_host(Play(every[0].host.fleet, [{**image(state, **options), "vars": {"lookup_pids": lookup}}]).wait())
 
 
-def plan(every: list[Lab], plans: list[dict[str, Any]]) -> None:
+def plan(every: list[Lab], plans: list[Plan]) -> None:
     def write(lab: Lab) -> None:
         number = int(lab.host.name[1:]) - 1
         if number < len(plans):
-            lab.host.put(PLAN, json.dumps(plans[number]))
+            strike(lab, *plans[number])
 
     on_each(every, write)
 
 
-def kills(moments: list[Moment], seconds: dict[str, float]) -> list[dict[str, Any]]:
-    return [
-        {"step": f"image:{step}", "victim": victim, "delay": round(part * seconds[step], 4)}
-        for step, victim, part in moments
-    ]
+def kills(moments: list[Moment], seconds: dict[str, float]) -> list[Plan]:
+    return [(f"image:{step}", KILLS[victim], round(part * seconds[step], 4)) for step, victim, part in moments]
 
 
-def fills(moments: list[tuple[str, int]]) -> list[dict[str, Any]]:
-    return [{"step": f"image:{step}", "victim": "disk", "keep": keep, "delay": 0} for step, keep in moments]
+def fills(moments: list[tuple[str, int]]) -> list[Plan]:
+    return [(f"image:{step}", fill(keep), 0) for step, keep in moments]
 
 
-def check_fired(every: list[Lab], plans: list[dict[str, Any]]) -> None:
-    done = on_each(every[: len(plans)], lambda lab: lab.host.sh(f"cat {DONE} 2>/dev/null || true"))
+def check_fired(every: list[Lab], plans: list[Plan]) -> None:
+    done = on_each(every[: len(plans)], has_struck)
     assert all(done), f"never reached: {[one for one, seen in zip(plans, done, strict=True) if not seen]}"
 
 
-def all_ok(results: dict[str, Result], plans: list[dict[str, Any]]) -> None:
+def all_ok(results: dict[str, Result], plans: list[Plan]) -> None:
     failed = [
         f"{plans[int(host[1:]) - 1 :][:1]}: {result.data.get('msg', '')}"
         for host, result in results.items()

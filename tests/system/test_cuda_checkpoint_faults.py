@@ -20,33 +20,30 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tests.system.lab import INSIDE, Job, Lab, Workload, labs
+from tests.system.lab import Job, Lab, Workload, labs
 from tests.system.playing import Play, Result, cuda, info, play
-
-PLACE = "/usr/local/lib/python3.13/dist-packages"
-PLAN = "/run/faults.json"
-DONE = "/run/faults.done"
+from tests.system.striking import KILLS, forget, has_struck, prepare, strike
 
 # A kill right after the step was journalled, so before it is done; where there is a time, that long into it. A copy
 # takes half a second here.
 Fault = tuple[str, float]
 SUSPEND: list[Fault] = [
-    ("lock", 0),
-    ("stop", 0),
-    ("seize", 0),
-    ("mask", 0),
-    ("checkpoint", 0),
-    ("checkpoint", 0.25),
-    ("settle", 0),
+    ("process:lock", 0),
+    ("process:stop", 0),
+    ("process:seize", 0),
+    ("process:mask", 0),
+    ("process:checkpoint", 0),
+    ("process:checkpoint", 0.25),
+    ("process:settle", 0),
 ]
 RESUME: list[Fault] = [
-    ("seize", 0),
-    ("mask", 0),
-    ("restore", 0),
-    ("restore", 0.25),
-    ("unlock", 0),
-    ("settle", 0),
-    ("continue", 0),
+    ("process:seize", 0),
+    ("process:mask", 0),
+    ("process:restore", 0),
+    ("process:restore", 0.25),
+    ("process:unlock", 0),
+    ("process:settle", 0),
+    ("process:continue", 0),
 ]
 HOSTS = max(len(SUSPEND), len(RESUME))
 T = TypeVar("T")
@@ -56,8 +53,7 @@ T = TypeVar("T")
 def fleet_of_labs(simulator: Path) -> Iterator[list[Lab]]:
     with labs(simulator, "--gpus", "1", "--vram", "512", hosts=HOSTS) as every:
         for lab in every:
-            lab.host.put(f"{PLACE}/gpufleet_faults.py", (INSIDE / "faults.py").read_text())
-            lab.host.put(f"{PLACE}/gpufleet_faults.pth", "import gpufleet_faults\n")
+            prepare(lab)
         yield every
 
 
@@ -68,7 +64,7 @@ def every(fleet_of_labs: list[Lab]) -> Iterator[list[Lab]]:
             stack.enter_context(lab.watched())
         yield fleet_of_labs
         for lab in fleet_of_labs:
-            lab.host.run("rm", "-f", PLAN, DONE)
+            forget(lab)
 
 
 def on_each(every: list[Lab], action: Callable[[Lab], T]) -> list[T]:
@@ -93,23 +89,18 @@ def on_all(every: list[Lab], jobs: dict[str, Job], state: str, **options: Any) -
     return by_host(Play(every[0].host.fleet, [{**task, "vars": {"lookup_pids": lookup}}]).wait())
 
 
-def plan(every: list[Lab], faults: list[Fault], victim: str, jobs: dict[str, Job] | None = None) -> None:
+def plan(every: list[Lab], faults: list[Fault], victim: str) -> None:
     def write(lab: Lab) -> None:
         number = int(lab.host.name[1:]) - 1
         if number < len(faults):
             step, delay = faults[number]
-            pid = jobs[lab.host.name].pid if jobs else None
-            lab.host.put(PLAN, json.dumps({"step": step, "victim": victim, "delay": delay, "pid": pid}))
+            strike(lab, step, KILLS[victim], delay)
 
     on_each(every, write)
 
 
-def fired(lab: Lab) -> bool:
-    return bool(lab.host.sh(f"cat {DONE} 2>/dev/null || true"))
-
-
 def check_fired(every: list[Lab], faults: list[Fault]) -> None:
-    missed = [fault for lab, fault in zip(every, faults, strict=False) if not fired(lab)]
+    missed = [fault for lab, fault in zip(every, faults, strict=False) if not has_struck(lab)]
     assert not missed, f"never reached: {missed}"
 
 
@@ -178,7 +169,7 @@ def test_the_process_itself_is_killed(every: list[Lab], state: str) -> None:
     if state == "running":
         on_all(every, jobs, "checkpointed")
     faults = SUSPEND if state == "checkpointed" else RESUME
-    plan(every, faults, "target", jobs)
+    plan(every, faults, "target")
     results = on_all(every, jobs, state)
     check_fired(every, faults)
     wrong = [

@@ -298,6 +298,19 @@ def test_no_space_is_told_before_anything_begins(path: Path, monkeypatch: pytest
         assert journal.live(BOOT) == ()
 
 
+@pytest.mark.parametrize("blocks", [1, 1 << 20])
+def test_an_io_error_on_a_full_disk_is_one_of_space(path: Path, monkeypatch: pytest.MonkeyPatch, blocks: int) -> None:
+    """A connection that is opened again there can't make the index of its log; SQLite calls that an I/O error."""
+    with open_journal(str(path)) as journal:
+        values: list[Any] = list(os.statvfs(path.parent))
+        values[4] = blocks
+        monkeypatch.setattr(os, "statvfs", lambda _path: os.statvfs_result(values))
+        with pytest.raises(JournalError) as caught, journal.file._sqlite_words():
+            raise sqlite3.OperationalError("disk I/O error")
+        assert caught.value.remedy.startswith("Free space on" if blocks == 1 else "Look for errors of the disk")
+        assert "SQLite says: disk I/O error" in caught.value.evidence
+
+
 def test_no_space_in_the_middle_leaves_what_was_written(path: Path) -> None:
     with open_journal(str(path)) as journal:
         operation = begin(journal)
