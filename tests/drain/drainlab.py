@@ -105,7 +105,8 @@ class Drain:
     """One ansible-playbook of the collection.
 
     host_vars: variables by host, as an inventory would have them. collections: where the collection is installed.
-    controller: name of the machine that it believes to run on; this one's without it.
+    controller: name of the machine that it believes to run on; this one's without it. callbacks: more that are enabled.
+    settings: more of its environment.
     """
 
     def __init__(
@@ -120,6 +121,8 @@ class Drain:
         point: Point | None = None,
         collections: Path | None = None,
         controller: str = "",
+        callbacks: Sequence[str] = (),
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         self.runs = runs
         self.point = point
@@ -132,12 +135,12 @@ class Drain:
         own = self.directory / "host_vars.yml"
         own.write_text(json.dumps({"all": {"hosts": dict(host_vars or {})}}))
         told = {"gpu_drain_run_directory": str(runs.runs), **(variables or {})}
-        more = {MARK: self.mark, "CAPTURE_FILE": str(self.capture), "ANSIBLE_SSH_ARGS": KEEPALIVE}
+        more = {**(settings or {}), MARK: self.mark, "CAPTURE_FILE": str(self.capture), "ANSIBLE_SSH_ARGS": KEEPALIVE}
         if collections is not None:
             more["ANSIBLE_COLLECTIONS_PATH"] = str(collections)
-        callbacks = "capture"
+        enabled = ["capture", *callbacks]
         if point is not None:
-            callbacks += ",killpoint"
+            enabled.append("killpoint")
             more["KILL_POINT"] = json.dumps(
                 {
                     "moment": point.moment,
@@ -148,7 +151,7 @@ class Drain:
                 }
             )
             more["KILL_REACHED"] = str(self.reached)
-        more["ANSIBLE_CALLBACKS_ENABLED"] = callbacks
+        more["ANSIBLE_CALLBACKS_ENABLED"] = ",".join(enabled)
         more["ANSIBLE_CALLBACK_PLUGINS"] = f"{ROOT / 'tests/system/callback_plugins'}:{HERE / 'callback_plugins'}"
         # Each of them is the same process after it.
         named = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', controller] if controller else []

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.gpufleet.checkpoint.plugins.plugin_utils._run import record, words
 from tests.drain.drainlab import RUNNING, SUSPENDED, Drain, Point, Runs, all_are, drains, on_each, states
 from tests.system.hosts import ROOT
 from tests.system.lab import Lab, Workload
@@ -48,12 +50,39 @@ def seen(lab: Lab) -> list[str]:
     return lab.host.sh("cat /var/lib/lab/seen").lower().split()
 
 
+def judge_progress(told: str, planned_bytes: int) -> None:
+    """Of three hosts in two batches."""
+    lines = [line for line in told.splitlines() if line.startswith("progress: ")]
+    assert "batch 1 begins" in lines[0] and "0/3 hosts done" in lines[0] and "ETA unknown: at least" in lines[0]
+    assert f"of {words.size(planned_bytes)}" in lines[0], "the plan was not read"
+    first = [line for line in lines if "h1: suspended (2 processes" in line]
+    assert len(first) == 1 and "1 suspended, 2 untouched" in first[0] and " 0 B back" in first[0]
+    # Not before: how long a maintenance takes is in no estimate.
+    known = ["in about" in line for line in lines if "ETA" in line]
+    assert known == sorted(known) and any(known) and "batch 1 is over" in lines[known.index(True)]
+    assert "over | batch 2/2; 3/3 hosts done" in lines[-1] and "0 B suspended" in lines[-1]
+    for name in ("h1", "h2", "h3"):
+        seen = [line.split(": ")[2].split(" ")[0] for line in lines if line.startswith(f"progress: {name}: ")]
+        assert seen == [*record.PHASES[: record.PHASES.index("released") + 1]]
+
+
 def test_plan_and_drain_in_memory(three: Sequence[Lab], runs: Runs, installed: Path) -> None:
-    """From the installed artifact: a plan, then a run in two batches with every hook."""
+    """From the installed artifact: a plan, then a run in two batches with every hook, and its progress."""
     started(three)
     fleet = three[0].host.fleet
-    plan = Drain(fleet, "plan", runs, limit=names(three), collections=installed).ok()
+    plan_file = runs.directory / "plan.json"
+    progress = {"GPUFLEET_PROGRESS_INTERVAL": "0", "GPUFLEET_PROGRESS_PLAN_FILE": str(plan_file)}
+    plan = Drain(
+        fleet,
+        "plan",
+        runs,
+        limit=names(three),
+        variables={"gpu_drain_plan_file": str(plan_file)},
+        collections=installed,
+        callbacks=["gpufleet.checkpoint.progress"],
+    ).ok()
     plan.says("h1", "h2", "h3")
+    assert "progress:" not in plan.text()
     assert not runs.runs.exists()
     order = {
         hook: runs.tasks(hook, {"ansible.builtin.shell": f"echo {hook} >> /var/lib/lab/hooks", "changed_when": True})
@@ -66,8 +95,18 @@ def test_plan_and_drain_in_memory(three: Sequence[Lab], runs: Runs, installed: P
         "gpu_drain_health_command": ["pgrep", "gpusim-workload"],
         "gpu_drain_serial": [1, 2],
     }
-    drain = Drain(fleet, "drain", runs, limit=names(three), variables=variables, collections=installed).ok()
+    drain = Drain(
+        fleet,
+        "drain",
+        runs,
+        limit=names(three),
+        variables=variables,
+        collections=installed,
+        callbacks=["gpufleet.checkpoint.progress"],
+        settings=progress,
+    ).ok()
     drain.says("report.html")
+    judge_progress(drain.text(), json.loads(plan_file.read_text())["totals"]["bytes"])
     for lab in three:
         assert seen(lab) == ["t", "t"]
         assert lab.host.sh("cat /var/lib/lab/hooks").split() == ["before_suspend", "after_restore", "health"]
