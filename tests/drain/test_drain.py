@@ -117,6 +117,27 @@ def test_plan_and_drain_in_memory(three: Sequence[Lab], runs: Runs, installed: P
     assert all(name in page for name in ("h1", "h2", "h3", runs.run_id))
 
 
+def test_the_host_of_an_alert(three: Sequence[Lab], runs: Runs) -> None:
+    """First its plan alone; drained once that is asked for; and only that host."""
+    started(three, 1)
+    fleet = three[0].host.fleet
+    hold = runs.directory / "hold"
+    on_each(three, lambda lab: lab.host.sh("rm -f /var/lib/lab/seen"))
+    variables = {
+        "gpu_alert_name": "GpuXid",
+        "gpu_alert_allowed": ["GpuXid"],
+        "gpu_alert_host": "h2:9100",
+        "gpu_alert_hold": str(hold),
+        "gpu_drain_maintenance_tasks": runs.tasks("maintenance", MAINTENANCE),
+    }
+    plan = Drain(fleet, "drain_on_alert", runs, limit="all,localhost", variables=variables).ok()
+    assert set(plan.recap()) == {"localhost", "h2"} and not runs.runs.exists()
+    variables["gpu_alert_action"] = "drain"
+    Drain(fleet, "drain_on_alert", runs, limit="all,localhost", variables=variables).ok()
+    assert runs.outcomes() == {"h2": "finished"} and not hold.is_symlink()
+    assert [lab.host.sh("ls /var/lib/lab").split().count("seen") for lab in three] == [0, 1, 0]
+
+
 def test_a_hook_that_fails_is_undone(three: Sequence[Lab], runs: Runs) -> None:
     (lab, *_others) = three
     started([lab])
