@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -253,3 +254,17 @@ def test_a_node_that_slurm_gave_up_during_its_reboot_is_released(cluster: Cluste
     (released,) = h1.play(slurm("released"))
     assert released.ok(changed=True).data["ours"] is False
     assert cluster.is_free("h2")
+
+
+def test_partitions_are_groups_of_an_inventory(cluster: Cluster, runs: Runs) -> None:
+    """Asked over SSH, as from a controller outside of the cluster."""
+    fleet = cluster.controller.fleet
+    source = runs.directory / "slurm.yml"
+    command = [str(fleet.directory / "ssh"), "h1", "scontrol"]
+    source.write_text(json.dumps({"plugin": "gpufleet.checkpoint.slurm", "command": command, "gpus_only": False}))
+    cluster.update("NodeName=h2", "State=DRAIN", "Reason={{ lookup('pipe', 'false') }}")
+    variables = {"gpu_drain_scheduler": "slurm"}
+    limit = "slurm_partition_main:!h1"
+    plan = Drain(fleet, "plan", runs, "-i", str(source), limit=limit, variables=variables).ok()
+    assert set(plan.recap()) == {"h2", "h3"}
+    plan.says("somebody else has drained it", "lookup('pipe', 'false')")
