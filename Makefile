@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint sanity unit fuzz conformance system drain molecule faults build fleet-up fleet-down clean
+.PHONY: help demo test lint sanity docs unit fuzz conformance system drain molecule faults build fleet-up fleet-down clean
 
 export PATH := $(CURDIR)/build/venv/bin:$(PATH)
 export PYTHONDONTWRITEBYTECODE := 1
@@ -25,9 +25,9 @@ demo: ## one drain over three hosts: to disk with a reboot, and in memory; on a 
 	@tests/setup python sim fleet
 	@tests/demo/run
 
-test: ## every gate: lint, sanity, unit, molecule, conformance, system, drain; a summary at the end
+test: ## every gate: lint, sanity, docs, unit, molecule, conformance, system, drain; a summary at the end
 	@tests/setup python sim fleet
-	@python tests/gates/run.py lint,sanity,unit,conformance,molecule,drain system
+	@python tests/gates/run.py lint,sanity,docs,unit,conformance,molecule,drain system
 
 lint: ## read the sources: ruff, mypy, ansible-lint, antsibull-docs, antsibull-changelog, reuse
 	@tests/setup python
@@ -36,6 +36,10 @@ lint: ## read the sources: ruff, mypy, ansible-lint, antsibull-docs, antsibull-c
 sanity: ## ansible-test sanity, without an ignore file
 	@tests/setup python
 	@tests/gates/sanity
+
+docs: ## the documentation site, in build/docs/html, without a warning
+	@tests/setup python
+	@tests/gates/docs
 
 unit: ## pytest over pure logic: no root, no network
 	@tests/setup python
