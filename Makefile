@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint sanity docs unit fuzz conformance system drain molecule faults build fleet-up fleet-down clean
+.PHONY: help demo test lint sanity sanity-oldest galaxy docs unit fuzz conformance system drain molecule faults build fleet-up fleet-down clean
 
 export PATH := $(CURDIR)/build/venv/bin:$(PATH)
 export PYTHONDONTWRITEBYTECODE := 1
@@ -19,15 +19,15 @@ INIT ?= systemd
 EXAMPLES ?= 20000
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## one drain over three hosts: to disk with a reboot, and in memory; on a simulated GPU
 	@tests/setup python sim fleet
 	@tests/demo/run
 
-test: ## every gate: lint, sanity, docs, unit, molecule, conformance, system, drain; a summary at the end
+test: ## every gate, two at a time; a summary at the end
 	@tests/setup python sim fleet
-	@python tests/gates/run.py lint,sanity,docs,unit,conformance,molecule,drain system
+	@python tests/gates/run.py lint,sanity,sanity-oldest,galaxy,docs,unit,conformance,molecule,drain system
 
 lint: ## read the sources: ruff, mypy, ansible-lint, antsibull-docs, antsibull-changelog, reuse
 	@tests/setup python
@@ -36,6 +36,14 @@ lint: ## read the sources: ruff, mypy, ansible-lint, antsibull-docs, antsibull-c
 sanity: ## ansible-test sanity, without an ignore file
 	@tests/setup python
 	@tests/gates/sanity
+
+sanity-oldest: ## the same with the oldest ansible-core that the collection supports
+	@tests/setup python
+	@tests/gates/sanity --oldest
+
+galaxy: ## the artifact, imported as Galaxy does it, without a warning
+	@tests/setup python
+	@tests/gates/galaxy
 
 docs: ## the documentation site, in build/docs/html, without a warning
 	@tests/setup python

@@ -20,16 +20,20 @@ class Gpu(Protocol):
     """What is read of a GpuSnapshot."""
 
     @property
-    def index(self) -> int: ...
+    def index(self) -> int:
+        """As nvidia-smi numbers it."""
 
     @property
-    def uuid(self) -> str: ...
+    def uuid(self) -> str:
+        """GPU-..."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Its model."""
 
     @property
-    def free_bytes(self) -> int: ...
+    def free_bytes(self) -> int:
+        """Free memory."""
 
 
 class DeviceMapError(Exception):

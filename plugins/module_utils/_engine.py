@@ -29,9 +29,9 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._arguments imp
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.advice import advise
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.backend import Backend
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import GpuSnapshot, NvmlError
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import OPTIONS as HAZARD_OPTIONS
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import Finding
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazard import size
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.registry import OPTIONS as HAZARD_OPTIONS
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.registry import Finding
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._huge_pages import HugePages
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal, Operation
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_errors import JournalError

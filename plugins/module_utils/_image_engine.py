@@ -29,7 +29,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.tree imp
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.backend import Backend
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._engine import Engine, Failed, Refused
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import GpuSnapshot
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import Finding
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.registry import Finding
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._host import read_boot_id
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_job import ImageJob, ImageOptions
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_left import take_out

@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _findings, _plan, _subject, _worker
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._arguments import Wanted
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.backend import Backend
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import Finding
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.registry import Finding
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._outcome import Command
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._pool import Pool

@@ -13,7 +13,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _findin
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._arguments import ArgumentError, Wanted
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._around_read import look_around
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import GpuSnapshot
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import Context, Finding, evaluate
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.registry import Context, Finding, evaluate
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.freezer import is_frozen
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.process import pending
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._host import read_boot_id

@@ -656,7 +656,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._arguments imp
     parse_select,
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._findings import OWN_OPTIONS
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import OPTIONS
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.registry import OPTIONS
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_errors import JournalError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.options import Options
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.run import Preflight

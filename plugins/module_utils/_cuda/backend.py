@@ -32,38 +32,44 @@ class Call(Protocol):
 
 
 class Backend(Protocol):
-    """Each method starts its call and returns at once. Raises ValueError for arguments that are none.
-
-    can_lock: lock and unlock are steps of their own. can_hold: the restore thread can be named, so that the others can
-    be held. can_map: restore takes a device map.
-    """
+    """Each method starts its call and returns at once. Raises ValueError for arguments that are none."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """As in the option `backend`."""
 
     @property
-    def can_lock(self) -> bool: ...
+    def can_lock(self) -> bool:
+        """Whether lock and unlock are steps of their own."""
 
     @property
-    def can_hold(self) -> bool: ...
+    def can_hold(self) -> bool:
+        """Whether the restore thread can be named, so that the others can be held."""
 
     @property
-    def can_map(self) -> bool: ...
+    def can_map(self) -> bool:
+        """Whether restore takes a device map."""
 
     def prepare(self) -> None:
         """What every later call needs, done once before workers are forked. No driver call."""
 
-    def state(self, pid: int) -> Call: ...
+    def state(self, pid: int) -> Call:
+        """Its state."""
 
-    def restore_thread(self, pid: int) -> Call: ...
+    def restore_thread(self, pid: int) -> Call:
+        """The id of its restore thread."""
 
-    def lock(self, pid: int, timeout_ms: int) -> Call: ...
+    def lock(self, pid: int, timeout_ms: int) -> Call:
+        """From running to locked."""
 
-    def checkpoint(self, pid: int) -> Call: ...
+    def checkpoint(self, pid: int) -> Call:
+        """From locked to checkpointed."""
 
-    def restore(self, pid: int, device_map: Sequence[Tuple[str, str]]) -> Call: ...
+    def restore(self, pid: int, device_map: Sequence[Tuple[str, str]]) -> Call:
+        """From checkpointed to locked. device_map: UUIDs before and after, of every GPU of the host, or none."""
 
-    def unlock(self, pid: int) -> Call: ...
+    def unlock(self, pid: int) -> Call:
+        """From locked to running."""
 
 
 _UPGRADE = "Use driver 550 or later (from 570 on no tool is needed), or name another cuda-checkpoint with `executable`"

@@ -28,13 +28,16 @@ class Evidence(Protocol):
     """What is read of a ProcessSnapshot. None: it could not be read."""
 
     @property
-    def uvm_mappings(self) -> Optional[Tuple[Mapping, ...]]: ...
+    def uvm_mappings(self) -> Optional[Tuple[Mapping, ...]]:
+        """Of /dev/nvidia-uvm."""
 
     @property
-    def looks_suspended(self) -> Optional[bool]: ...
+    def looks_suspended(self) -> Optional[bool]:
+        """Whether it has CUDA and holds no device."""
 
     @property
-    def may_be_cuda(self) -> Optional[bool]: ...
+    def may_be_cuda(self) -> Optional[bool]:
+        """Whether anything of CUDA is seen of it."""
 
 
 def judge(pid: int, seen: Optional[Evidence]) -> Reply:

@@ -31,9 +31,11 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process impor
 class Call(Protocol):
     """A driver call on its way."""
 
-    def poll(self) -> Optional[Reply]: ...
+    def poll(self) -> Optional[Reply]:
+        """The reply, if it is there."""
 
-    def wait(self, seconds: float) -> Optional[Reply]: ...
+    def wait(self, seconds: float) -> Optional[Reply]:
+        """The reply as soon as it is there; None after `seconds`."""
 
 
 class Hold(GroupStop):

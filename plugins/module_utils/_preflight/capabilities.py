@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import Callable, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import EXCLUSIVE
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.finding import BLOCKING, Finding
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazard import ACTIONS, LOCK, RESUME
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazard import SUSPEND as SUSPEND_ACTION
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.registry import EXCLUSIVE
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.concern import (
     CAPABILITIES,
     DUMP,

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import List, Optional, Sequence, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _findings, _plan
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import Finding
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.registry import Finding
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight import (
     capabilities,
     drivers,

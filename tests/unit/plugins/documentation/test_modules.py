@@ -17,7 +17,7 @@ import yaml
 from ansible.module_utils.common.arg_spec import ModuleArgumentSpecValidator
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._findings import OWN_OPTIONS
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import OPTIONS
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.registry import OPTIONS
 from tests.unit.plugins.documentation.returned import PREFIX, documentation, problems
 
 ROOT = Path(__file__).resolve().parents[4]

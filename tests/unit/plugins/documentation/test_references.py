@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import HAZARDS
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.registry import HAZARDS
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.host_findings import HOST_HAZARDS
 
 ROOT = Path(__file__).resolve().parents[4]

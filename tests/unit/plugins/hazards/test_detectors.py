@@ -12,8 +12,8 @@ import pytest
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cgroup import CgroupSnapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import GpuProcess
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import evaluate
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.need import MARGIN
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.registry import evaluate
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.freezer import _group_name
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import Mapping, ThreadSnapshot
 from tests.recorder.recording import Recording

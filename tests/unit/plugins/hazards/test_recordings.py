@@ -14,7 +14,7 @@ from typing import Dict, Tuple
 
 import pytest
 
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import HAZARDS
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.registry import HAZARDS
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_parse import (
     parse_maps,
     parse_stat,

@@ -19,7 +19,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._around import
     Parent,
     Ties,
 )
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import OPTIONS
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.registry import OPTIONS
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._units import Unit
 from tests.recorder.recording import Recording
 from tests.unit.plugins.hazards.helpers import (

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _findings
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import HAZARDS, OPTIONS, evaluate
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.finding import (
     DOCS,
     Finding,
     warning_lines,
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazard import LIVE, comma, names_of, size
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.registry import HAZARDS, OPTIONS, evaluate
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._subject import Subject
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import grouped
 from tests.unit.plugins.hazards.helpers import SETS, context, recording, target, the_only

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import OPTIONS
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.registry import OPTIONS
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight import drivers
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.concern import CAPABILITIES
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.host_findings import HOST_HAZARDS

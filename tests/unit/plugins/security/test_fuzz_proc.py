@@ -23,7 +23,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils import (
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._background import Said
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._driver_packages import parse_dpkg, parse_versionlock
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards import evaluate
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.registry import evaluate
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold import masks
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold import process as hold_process
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight import read_driver, read_store
