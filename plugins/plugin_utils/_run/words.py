@@ -142,10 +142,10 @@ def of_run(run: Run, hosts: Iterable[Host]) -> str:
 
 def setting(value: Any) -> str:
     """A setting as the operator would write it, in one line."""
+    if value is None or value in ("", [], ()):
+        return "-"
     if isinstance(value, Mapping):
         return ", ".join(f"{key}: {setting(one)}" for key, one in value.items() if one not in (None, False, [], ""))
     if isinstance(value, (list, tuple)):
         return ", ".join(setting(one) for one in value)
-    if value is None or value == "":
-        return "-"
     return str(value).lower() if isinstance(value, bool) else str(value)

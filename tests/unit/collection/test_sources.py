@@ -17,7 +17,7 @@ LICENCE_LINES = (
 )
 # Prose, licence texts, formats without comments, and what tools write: REUSE.toml speaks for these.
 WITHOUT_HEADER = re.compile(
-    r"(\.(md|json|jsonl|gz|xz|rst|txt)|(^|/)LICENSE|^LICENSES/.*|changelogs/changelog\.yaml|/recordings/.*\.img)$"
+    r"(\.(md|png|json|jsonl|gz|xz|rst|txt)|(^|/)LICENSE|^LICENSES/.*|changelogs/changelog\.yaml|/recordings/.*\.img)$"
 )
 WITH_HEADER_ALL_THE_SAME = {"meta/bindep.txt", "tests/requirements.txt", "tests/fleet/apt-packages.txt"}
 # Spelled so that this file does not match itself.

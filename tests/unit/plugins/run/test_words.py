@@ -123,6 +123,8 @@ def test_what_is_next_for_a_run() -> None:
         ("", "-"),
         (True, "true"),
         ([1, "10%"], "1, 10%"),
+        ([], "-"),
+        ([["reboot"], []], "reboot, -"),  # one host declares a reboot, another one nothing
         ({"all": True, "users": [], "unit": None, "gpus": ["0", "1"]}, "all: true, gpus: 0, 1"),
         (3600, "3600"),
     ],
