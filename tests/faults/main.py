@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import argparse
-import json
+import signal
 import sys
 import tempfile
 import time
@@ -18,7 +18,7 @@ from tests.faults.batch import Batch
 from tests.faults.kinds import FAULTS
 from tests.faults.matrix import Scenario, batches, every, sample
 from tests.faults.points import WAYS
-from tests.faults.verdict import Outcome
+from tests.faults.record import Entry, commit, entry, missing, read, told, write
 from tests.system.lab import Lab, build_simulator, labs
 from tests.system.striking import prepare
 
@@ -31,8 +31,12 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--sample", type=int, default=0, help="so many, chosen by --seed; 0 for all")
     parser.add_argument("--seed", type=int, default=1, help="%(default)s")
     parser.add_argument("--list", action="store_true", help="name them, and do nothing")
-    parser.add_argument("--record", type=Path, help="a file for what came of each, as JSON")
-    return parser.parse_args(arguments)
+    parser.add_argument("--record", type=Path, help="a file for what came of each, as JSON, written after each batch")
+    parser.add_argument("--go-on", action="store_true", help="leave out what the record says was survived")
+    options = parser.parse_args(arguments)
+    if options.go_on and not options.record:
+        parser.error("--go-on needs --record")
+    return options
 
 
 def chosen(options: argparse.Namespace) -> tuple[Scenario, ...]:
@@ -44,53 +48,42 @@ def chosen(options: argparse.Namespace) -> tuple[Scenario, ...]:
     )
 
 
-def go_through(fleet: Sequence[Lab], scenarios: Sequence[Scenario]) -> list[Outcome]:
+def go_through(fleet: Sequence[Lab], scenarios: Sequence[Scenario], kept: Sequence[Entry], path: Path | None) -> None:
+    """kept: what is in the record already; those that are injected again take its place."""
     on_each(fleet, prepare)
-    outcomes: list[Outcome] = []
+    at = commit()
+    entries = {one.scenario: one for one in kept}
     for batch in batches(scenarios, len(fleet)):
         began = time.monotonic()
         with runs() as own:
             found = Batch(fleet, batch, own).run()
-        outcomes += found
         print(f"--- {batch[0].point.way}, {len(batch)} hosts, {time.monotonic() - began:.0f} s", flush=True)
         for outcome in found:
             print(outcome.line(), flush=True)
-    return outcomes
+        entries.update({str(one.scenario): entry(one, at) for one in found})
+        if path:
+            write(path, entries.values())
+    last = list(entries.values())
+    print(told(last))
+    if not all(one.survived for one in last):
+        sys.exit(1)
 
 
-def main() -> int:
+def main() -> None:
     options = parsed(sys.argv[1:])
-    scenarios = chosen(options)
+    kept = read(options.record) if options.go_on else ()
+    scenarios = missing(chosen(options), kept)
     if options.list:
         print("\n".join(map(str, scenarios)))
-        return 0
+        return
+    # An interrupted run takes its hosts down, too.
+    signal.signal(signal.SIGTERM, lambda *_ignored: sys.exit(1))
     with tempfile.TemporaryDirectory() as directory:
         simulator = build_simulator(Path(directory) / "root")
-        hosts = min(options.hosts, len(scenarios))
+        hosts = max(1, min(options.hosts, len(scenarios)))
         with labs(simulator, "--gpus", "1", "--vram", "512", hosts=hosts) as fleet:
-            outcomes = go_through(fleet, scenarios)
-    injected = [one for one in outcomes if one.fired]
-    broken = [one for one in injected if one.problems]
-    ended = sum(len(one.ended) for one in injected)
-    print(
-        f"{len(injected)} faults injected, {len(injected) - len(broken)} survived, {len(broken)} not; "
-        f"{ended} processes ended by the fault itself; {len(outcomes) - len(injected)} points not reached"
-    )
-    if options.record:
-        told = [
-            {
-                "way": one.scenario.point.way,
-                "point": str(one.scenario.point),
-                "fault": one.scenario.fault.name,
-                "fired": one.fired,
-                "ended": one.ended,
-                "problems": one.problems,
-            }
-            for one in outcomes
-        ]
-        options.record.write_text(json.dumps(told, indent=1) + "\n")
-    return 1 if broken or len(injected) < len(outcomes) else 0
+            go_through(fleet, scenarios, kept, options.record)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
