@@ -78,9 +78,10 @@ def bring_back(
 def release_guards(members: Sequence[TreeMember], journal: Journal, seconds: float = RELEASE_SECONDS) -> None:
     """CRIU attaches itself, and waits for ever for a frozen process: a guard makes room. The process stays parked."""
     for member in members:
-        operation = journal.latest(member.identity)
-        if operation is not None and operation.worker is not None and is_alive(operation.worker):
-            _ask_to_leave(operation.worker)
+        tracer = foreign_tracer(member.pid)[1]
+        guard = journal.worker(member.identity, tracer) if tracer else None
+        if guard is not None and is_alive(guard):
+            _ask_to_leave(guard)
     end = time.monotonic() + seconds
     for member in members:
         try:

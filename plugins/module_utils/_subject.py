@@ -27,12 +27,14 @@ WORKER_NAME = "gpufleet-hold"
 @dataclass
 class Subject:
     """device_bytes: GPU UUID to bytes, by NVML or, for a suspended process, by the journal; None: nobody knows.
-    pairs: GPU UUIDs, old and new, for its restore; empty for a plain one.
+    pairs: GPU UUIDs, old and new, for its restore; empty for a plain one. traced_by_us: its tracer is a worker of this
+    journal.
     """
 
     process: ProcessSnapshot
     operation: Optional[Operation]
     kind: str
+    traced_by_us: bool = False
     view: _plan.View = field(default_factory=lambda: _plan.View("unknown"))
     device_bytes: Optional[Dict[str, int]] = None
     plan: Tuple[str, ...] = ()

@@ -121,7 +121,11 @@ class Survey:
             raise LookupError(f"PID {pid} is not in the snapshot")
         operation = self._journal.latest(process.identity)
         memory = None if operation is None else _memory(operation)
-        guarded = memory is not None and memory.worker_alive
+        tracer = process.tracer_pid
+        guard = self._journal.worker(process.identity, tracer) if operation is not None and tracer else None
+        if guard is not None and not is_alive(guard):
+            guard = None  # its PID is another process now
+        guarded = (memory is not None and memory.worker_alive) or guard is not None
         evidence = _plan.Evidence(
             # One thread is enough: a stop is of all, and on its way where the others still move.
             stopped=any(state in ("T", "t") for state in (process.state, *(one.state for one in process.threads))),
@@ -133,7 +137,7 @@ class Survey:
         kind = _plan.look(evidence, memory)
         if kind == _plan.UNOWNED and "parked_unowned" in self._allow:
             kind = _plan.INTERRUPTED
-        subject = Subject(process, operation, kind)
+        subject = Subject(process, operation, kind, traced_by_us=guard is not None)
         subject.device_bytes = _device_bytes(snapshot.gpus, operation, pid)
         if kind in OURS and process.state in ("T", "t"):
             subject.notes.extend(waiting_words(name) for name in pending(pid))
@@ -142,7 +146,8 @@ class Survey:
         if kind == _plan.PARKED and operation is not None:
             subject.saw(_plan.View("checkpointed", operation.stopped_by or "us", guarded))
             subject.guard = operation.guard if guarded else "none"
-            subject.guard_pid = operation.worker.pid if guarded and operation.worker is not None else None
+            worker = guard or operation.worker
+            subject.guard_pid = worker.pid if guarded and worker is not None else None
         elif kind == _plan.UNOWNED:
             subject.saw(_plan.View("checkpointed", "other"))
         elif kind == _plan.RUNAWAY:
@@ -200,9 +205,7 @@ class Survey:
 
 def _is_traced_by_others(subject: Subject) -> bool:
     """Of a process that is ours: others are the hazards' business."""
-    tracer = subject.process.tracer_pid
-    worker = subject.operation.worker if subject.operation is not None else None
-    return subject.kind in OURS and tracer != 0 and (worker is None or worker.pid != tracer)
+    return subject.kind in OURS and subject.process.tracer_pid != 0 and not subject.traced_by_us
 
 
 def _is_settled(subject: Subject, began: float) -> bool:
