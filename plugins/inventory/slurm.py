@@ -52,7 +52,7 @@ seealso:
 """
 
 EXAMPLES = r"""
-# inventory/slurm.yml: every node with a GPU
+# slurm.yml: every node with a GPU
 plugin: gpufleet.checkpoint.slurm
 command: [scontrol]
 keyed_groups:

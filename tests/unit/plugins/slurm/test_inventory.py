@@ -219,5 +219,5 @@ def test_an_answer_that_is_none_is_an_error_with_a_way_on(tmp_path: Path) -> Non
 
 def test_the_guide_has_the_same_example() -> None:
     guide = (ROOT / "docs/schedulers.md").read_text()
-    block = guide.partition("```yaml\n# inventory/slurm.yml")[2].partition("```")[0]
+    block = guide.partition("```yaml\n# slurm.yml")[2].partition("```")[0]
     assert yaml.safe_load("#" + block) == yaml.safe_load(slurm.EXAMPLES)
