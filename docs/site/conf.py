@@ -42,6 +42,7 @@ ANSIBLE = "https://docs.ansible.com/ansible/latest/"
 PLACES = {
     "action_plugins": "plugins/action.html",
     "ansible_configuration_settings": "reference_appendices/config.html",
+    "callback_plugins": "plugins/callback.html",
     "common_return_values": "reference_appendices/common_return_values.html",
 }
 
