@@ -1,11 +1,10 @@
-#!/usr/bin/env python3
 # Copyright (c) 2026, gpufleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Makes job_templates.json, beside this file, from the argument_specs of the roles: job templates of AWX with their
 surveys, as its API takes them.
 
-usage: extensions/awx/generate.py     needs PyYAML
+usage: python extensions/awx/generate.py         needs PyYAML
 """
 
 import json

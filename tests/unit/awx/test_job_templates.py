@@ -44,7 +44,7 @@ def answers(template: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_they_are_made_from_the_roles_as_they_are() -> None:
-    assert (AWX / "job_templates.json").read_text() == generate.made(), "run extensions/awx/generate.py"
+    assert (AWX / "job_templates.json").read_text() == generate.made(), "run python extensions/awx/generate.py"
     assert generate.DECLARES == list(DECLARES)
 
 
