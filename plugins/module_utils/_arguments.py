@@ -10,6 +10,7 @@ import re
 import time
 from typing import Any, FrozenSet, List, Mapping, Optional, Sequence, Tuple, Union
 
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._device_map import FormerGpu
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._record import dataclass
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import natural
 
@@ -37,7 +38,8 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Options:
-    """The options of cuda_checkpoint, typed. Times in seconds."""
+    """The options of cuda_checkpoint, typed. Times in seconds. origin: every GPU of the host that the processes come
+    from, empty for this one."""
 
     goal: str
     pids: Tuple[Wanted, ...]
@@ -58,6 +60,7 @@ class Options:
     run_id: str
     check: bool
     unit_policy: str = "refuse"
+    origin: Tuple[FormerGpu, ...] = ()
 
 
 def parse_pids(raw: Sequence[Any]) -> Tuple[Wanted, ...]:

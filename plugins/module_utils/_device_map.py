@@ -36,6 +36,19 @@ class Gpu(Protocol):
         """Free memory."""
 
 
+class Origin(Protocol):
+    """A GPU of the host that a process comes from."""
+
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def uuid(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+
 class DeviceMapError(Exception):
     """The map can't be used; str() is the whole message. `problems`: each thing that is wrong."""
 
@@ -43,6 +56,15 @@ class DeviceMapError(Exception):
         super().__init__(f"device_map: {'; '.join(problems)}. {remedy}.")
         self.problems = tuple(problems)
         self.remedy = remedy
+
+
+@dataclass(frozen=True)
+class FormerGpu:
+    """A GPU of the host that an image comes from."""
+
+    index: int
+    uuid: str
+    name: str
 
 
 @dataclass(frozen=True)
@@ -62,30 +84,36 @@ class DeviceMap:
 
 
 def resolve(
-    wanted: Wanted, gpus: Sequence[Gpu], needs: Mapping[str, int], reserved: Optional[Mapping[str, int]] = None
+    wanted: Wanted,
+    gpus: Sequence[Gpu],
+    needs: Mapping[str, int],
+    reserved: Optional[Mapping[str, int]] = None,
+    origin: Sequence[Origin] = (),
 ) -> DeviceMap:
     """The map of one process.
 
     wanted: None for a plain restore; "auto" keeps GPUs where they are as long as they have room, and moves as few as
     possible to others of the same model that have; a mapping is taken as it is, GPUs by UUID or index. gpus: every GPU
     of the host. needs: bytes that the process held, by GPU UUID. reserved: bytes by GPU UUID that others have claimed,
-    for "auto". Raises DeviceMapError.
+    for "auto". origin: every GPU of the host that the process comes from, where that may be another one. Raises
+    DeviceMapError.
     """
     if wanted is None:
         return DeviceMap()
+    moves = bool(origin) and {one.uuid for one in origin} != {gpu.uuid for gpu in gpus}
     if isinstance(wanted, str):
         if wanted != "auto":
             raise DeviceMapError([f"{wanted!r} is no map"], 'Give "auto", or a dictionary of old to new GPUs')
-        return _auto(gpus, needs, reserved or {})
-    return _explicit(wanted, gpus)
+        return _from_elsewhere(origin, gpus, needs, reserved or {}) if moves else _auto(gpus, needs, reserved or {})
+    return _explicit(wanted, gpus, origin if moves else gpus)
 
 
-def _called(gpu: Gpu) -> str:
+def _called(gpu: Origin) -> str:
     return f"GPU {gpu.index} ({gpu.uuid})"
 
 
-def _find(name: object, gpus: Sequence[Gpu]) -> Union[Gpu, str]:
-    """The GPU of this name, or what is wrong with the name."""
+def _find(name: object, gpus: Sequence[Origin], host: str = "this host") -> Union[Origin, str]:
+    """The GPU of this name, or what is wrong with the name. host: the one that has these GPUs."""
     text = str(name).strip()
     if isinstance(name, bool) or not isinstance(name, (str, int)) or not text:
         return f"{name!r} is no GPU: give an index or a UUID"
@@ -94,17 +122,22 @@ def _find(name: object, gpus: Sequence[Gpu]) -> Union[Gpu, str]:
     for gpu in gpus:
         if text == str(gpu.index) or text.lower() == gpu.uuid.lower():
             return gpu
-    return f"{text} is no GPU of this host, which has {', '.join(_called(gpu) for gpu in gpus) or 'none'}"
+    return f"{text} is no GPU of {host}, which has {', '.join(_called(gpu) for gpu in gpus) or 'none'}"
 
 
-def _explicit(wanted: Mapping[str, str], gpus: Sequence[Gpu]) -> DeviceMap:
+def _explicit(wanted: Mapping[str, str], gpus: Sequence[Gpu], origin: Sequence[Origin]) -> DeviceMap:
+    """origin: the GPUs of this host, unless the process comes from another one."""
     problems: List[str] = []
-    found: List[Tuple[Gpu, Gpu]] = []
+    found: List[Tuple[Origin, Origin]] = []
+    sides: Tuple[Tuple[str, Sequence[Origin], str], ...] = (
+        ("old", origin, "this host" if origin is gpus else "the host that it comes from"),
+        ("new", gpus, "this host"),
+    )
     named: Dict[str, List[str]] = {"old": [], "new": []}
-    for old, new in wanted.items():
-        pair: List[Gpu] = []
-        for side, name in (("old", old), ("new", new)):
-            gpu = _find(name, gpus)
+    for names in wanted.items():
+        pair: List[Origin] = []
+        for (side, there, host), name in zip(sides, names):
+            gpu = _find(name, there, host)
             if isinstance(gpu, str):
                 problems.append(gpu)
             else:
@@ -112,9 +145,9 @@ def _explicit(wanted: Mapping[str, str], gpus: Sequence[Gpu]) -> DeviceMap:
                 named[side].append(gpu.uuid)
         if len(pair) == 2:
             found.append((pair[0], pair[1]))
-    for side, uuids in named.items():
-        for gpu in gpus:
-            times = uuids.count(gpu.uuid)
+    for side, there, _host in sides:
+        for gpu in there:
+            times = named[side].count(gpu.uuid)
             if times == 0:
                 problems.append(f"{_called(gpu)} is missing among the {side} ones")
             elif times > 1:
@@ -126,7 +159,47 @@ def _explicit(wanted: Mapping[str, str], gpus: Sequence[Gpu]) -> DeviceMap:
     ]
     if problems:
         raise DeviceMapError(problems, "A process comes back only on a GPU of the same model")
+    if origin is not gpus:
+        return _sorted({old.uuid: new.uuid for old, new in found}, origin)
     return _complete({old.uuid: new.uuid for old, new in found}, gpus)
+
+
+def _sorted(chosen: Mapping[str, str], origin: Sequence[Origin]) -> DeviceMap:
+    ordered = sorted(origin, key=lambda gpu: gpu.index)
+    return DeviceMap(tuple((gpu.uuid, chosen[gpu.uuid]) for gpu in ordered))
+
+
+def _from_elsewhere(
+    origin: Sequence[Origin], gpus: Sequence[Gpu], needs: Mapping[str, int], reserved: Mapping[str, int]
+) -> DeviceMap:
+    """Each GPU of the other host onto one of this host of the same model. One with the same index is taken where it has
+    the room; the others go by size, the largest onto the roomiest: if any way of placing them fits, that one does."""
+    room = {gpu.uuid: gpu.free_bytes - reserved.get(gpu.uuid, 0) for gpu in gpus}
+    chosen: Dict[str, str] = {}
+    problems: List[str] = []
+    for model in sorted({gpu.name for gpu in (*origin, *gpus)}):
+        then = [gpu for gpu in origin if gpu.name == model]
+        now = [gpu for gpu in gpus if gpu.name == model]
+        if len(then) != len(now):
+            problems.append(f"it comes from {len(then)} x {model}, and here are {len(now)}")
+            continue
+        at = {gpu.index: gpu.uuid for gpu in now}
+        same = {gpu.uuid: at[gpu.index] for gpu in then if gpu.index in at}
+        if len(same) == len(then) and all(room[new] >= needs.get(old, 0) for old, new in same.items()):
+            chosen.update(same)
+            continue
+        largest = sorted(then, key=lambda gpu: (-needs.get(gpu.uuid, 0), gpu.index))
+        roomiest = sorted(now, key=lambda gpu: (-room[gpu.uuid], gpu.index))
+        for old, new in zip(largest, roomiest):
+            chosen[old.uuid] = new.uuid
+            if room[new.uuid] < needs.get(old.uuid, 0):
+                problems.append(
+                    f"it held {_mib(needs[old.uuid])} on {_called(old)} of the other host, and {_called(new)} here has "
+                    f"{_mib(room[new.uuid])}"
+                )
+    if problems:
+        raise DeviceMapError(problems, "Free GPU memory, or choose a host that is equipped alike")
+    return _sorted(chosen, origin)
 
 
 def _complete(chosen: Mapping[str, str], gpus: Sequence[Gpu]) -> DeviceMap:

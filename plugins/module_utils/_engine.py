@@ -314,7 +314,9 @@ class Engine:
         """Where each goes. The biggest choose first; what is already given away counts as taken."""
         promised = dict(self._journal.reserved(is_alive))
         for subject in sorted(towards, key=lambda one: -one.total_bytes):
-            mapped = _device_map.resolve(self._options.device_map, self.gpus, subject.device_bytes or {}, promised)
+            mapped = _device_map.resolve(
+                self._options.device_map, self.gpus, subject.device_bytes or {}, promised, self._options.origin
+            )
             subject.pairs = mapped.pairs
             if subject.pairs and not self._backend.can_map:
                 raise ArgumentError(

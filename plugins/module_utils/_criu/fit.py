@@ -21,13 +21,18 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.target i
     is_checked,
     read_target,
 )
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._device_map import DeviceMapError, Wanted, resolve
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._device_map import (
+    DeviceMapError,
+    FormerGpu,
+    Wanted,
+    resolve,
+)
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import GpuSnapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.finding import BLOCKING, WARNING, Finding
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazard import MIB, comma, size
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import printable
 
-__all__ = ["OPTIONS", "Target", "fit", "read_target"]
+__all__ = ["OPTIONS", "Target", "fit", "origin_of", "read_target"]
 
 DOCS = "https://github.com/gpufleet/checkpoint/blob/main/docs/images.md"
 #: What `allow` takes of these.
@@ -279,6 +284,11 @@ def _driver(manifest: Manifest, target: Target) -> Iterator[Finding]:
     )
 
 
+def origin_of(manifest: Manifest) -> Tuple[FormerGpu, ...]:
+    """The GPUs of the host that it was made on."""
+    return tuple(FormerGpu(gpu.index, gpu.uuid, gpu.model) for gpu in manifest.gpus)
+
+
 def _gpus(manifest: Manifest, target: Target, device_map: Wanted) -> Iterator[Finding]:
     then, now = Counter(gpu.model for gpu in manifest.gpus), Counter(gpu.name for gpu in target.gpus)
     if then != now:
@@ -291,7 +301,7 @@ def _gpus(manifest: Manifest, target: Target, device_map: Wanted) -> Iterator[Fi
         )
     needs = {uuid: count for uuid, count in manifest.device_bytes.items() if count}
     try:
-        targets = resolve(device_map, target.gpus, needs).targets(needs)
+        targets = resolve(device_map, target.gpus, needs, origin=origin_of(manifest)).targets(needs)
     except DeviceMapError as error:
         yield _finding(
             manifest,

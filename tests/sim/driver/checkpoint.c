@@ -168,6 +168,7 @@ CUresult process_restore(const CUcheckpointGpuPair *pairs, unsigned int count) {
     CUresult result;
     if (p->state != CU_PROCESS_STATE_CHECKPOINTED) return CUDA_ERROR_ILLEGAL_STATE;
     if (p->poisoned) return CUDA_ERROR_OPERATING_SYSTEM;
+    gpusim_host_again();
     if ((result = resolve(pairs, count, gpu_of, uuids))) return result;
     devices_open();
     if ((result = take_device_memory(gpu_of))) {

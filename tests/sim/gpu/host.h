@@ -33,6 +33,9 @@ struct host {
 /* Read once; NULL, and the reason on stderr, where no GPU is simulated. */
 const struct host *gpusim_host(void);
 
+/* Reads it anew, all but the rate of copies, which a process keeps: one that was restored may be on another host. */
+void gpusim_host_again(void);
+
 /* Index of the GPU with that UUID, or -1. */
 int gpusim_gpu_by_uuid(const struct host *host, const CUuuid *uuid);
 int gpusim_parse_uuid(const char *text, CUuuid *uuid);

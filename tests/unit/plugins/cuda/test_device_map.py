@@ -282,3 +282,68 @@ def test_auto_is_quick_with_sixteen_gpus() -> None:
         next(gpu for gpu in host if gpu.uuid == place).free_bytes >= size
         for place, size in result.targets(needs).items()
     )
+
+
+# From another host
+
+
+def former(*names: str) -> list[Gpu]:
+    """The GPUs of the host that a process comes from: other UUIDs."""
+    models = names or ("NVIDIA H200", "NVIDIA H200")
+    return [Gpu(index, f"GPU-ffffffff-{index}", model) for index, model in enumerate(models)]
+
+
+def test_from_another_host_each_gpu_goes_to_one_with_its_index() -> None:
+    came, here = former(), gpus(10, 10)
+    map_ = resolve("auto", here, {came[1].uuid: 5 * MIB}, origin=came)
+    assert map_.pairs == ((came[0].uuid, uuid(0)), (came[1].uuid, uuid(1)))
+
+
+def test_from_another_host_the_largest_goes_where_most_is_free() -> None:
+    came, here = former(), gpus(5, 10)
+    needs = {came[0].uuid: 9 * MIB, came[1].uuid: 2 * MIB}
+    map_ = resolve("auto", here, needs, origin=came)
+    assert dict(map_.pairs) == {came[0].uuid: uuid(1), came[1].uuid: uuid(0)}
+    with pytest.raises(DeviceMapError, match=r"of the other host, and GPU 1 .* here has 8 MiB"):
+        resolve("auto", here, needs, {uuid(1): 2 * MIB}, origin=came)
+
+
+def test_from_another_host_models_and_numbers_are_the_same() -> None:
+    here = gpus(10, 10, names=["NVIDIA H200", "NVIDIA H100"])
+    map_ = resolve("auto", here, {}, origin=former("NVIDIA H100", "NVIDIA H200"))
+    assert [new for _old, new in map_.pairs] == [uuid(1), uuid(0)]
+    with pytest.raises(DeviceMapError, match="it comes from 2 x NVIDIA H200, and here are 1"):
+        resolve("auto", here, {}, origin=former())
+
+
+def test_from_another_host_a_map_of_ones_own_names_the_old_ones_of_there() -> None:
+    came, here = former(), gpus(10, 10)
+    wanted = {came[0].uuid: uuid(1), "1": uuid(0)}
+    assert dict(resolve(wanted, here, {}, origin=came).pairs) == {came[0].uuid: uuid(1), came[1].uuid: uuid(0)}
+    with pytest.raises(DeviceMapError, match="is no GPU of the host that it comes from"):
+        resolve({uuid(0): uuid(1), uuid(1): uuid(0)}, here, {}, origin=came)
+
+
+def test_one_that_comes_from_this_host_is_mapped_as_ever() -> None:
+    here = gpus(10, 10)
+    assert resolve("auto", here, {uuid(0): MIB}, origin=here) == resolve("auto", here, {uuid(0): MIB}) == DeviceMap()
+
+
+def test_from_another_host_whatever_can_be_placed_is() -> None:
+    rng = random.Random(7)
+    for _time in range(300):
+        count = rng.randint(1, 4)
+        came, here = former(*["NVIDIA H200"] * count), gpus(*[rng.randint(0, 6) for _gpu in range(count)])
+        needs = {gpu.uuid: rng.randint(0, 6) * MIB for gpu in came}
+        possible = any(
+            all(needs[old.uuid] <= new.free_bytes for old, new in zip(came, order, strict=True))
+            for order in itertools.permutations(here)
+        )
+        try:
+            map_ = resolve("auto", here, needs, origin=came)
+        except DeviceMapError:
+            assert not possible
+            continue
+        free = {gpu.uuid: gpu.free_bytes for gpu in here}
+        assert sorted(new for _old, new in map_.pairs) == sorted(free)
+        assert all(needs[old] <= free[new] for old, new in map_.pairs)
