@@ -102,6 +102,16 @@ def read_boot_id() -> str:
         return stream.read().strip()
 
 
+def read_machine_id() -> str:
+    """Of this installation (machine-id(5)): 32 hexadecimal digits, "" where there is none."""
+    try:
+        with open("/etc/machine-id") as stream:
+            text = stream.read(64).strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return text if re.fullmatch(r"[0-9a-f]{32}", text) else ""
+
+
 def pid_namespace() -> str:
     """Of the caller: the number in the brackets of /proc/self/ns/pid, "" where it can't be read."""
     try:

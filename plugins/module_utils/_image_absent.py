@@ -12,7 +12,7 @@ from typing import List
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _image_units as units
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import hidden, prune, store
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.errors import CriuError
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.life import SPENT
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.life import HELD, MOVED, RETURNED, SPENT
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.store import Image
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_engine import Subject, wait_for
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_job import ImageOptions
@@ -65,7 +65,15 @@ class Absent:
         subject.image, subject.lineage, subject.before = image, image.manifest.lineage, "present"
         # Beside its living original, a snapshot is not what anybody depends on.
         beside = image.manifest.snapshot and is_alive(image.manifest.root_identity)
-        if image.life.state != SPENT and not beside and not self.options.force:
+        if image.life.state in (HELD, MOVED) and not self.options.force:
+            raise CriuError(
+                path,
+                f"it is {image.life.state}: it is on its way between two hosts",
+                "Until it is known to live on one of them, each copy may be the one that it comes back from.",
+                "Run gpufleet.checkpoint.migrate again: it carries on, or brings the process back.",
+                "force: true",
+            )
+        if image.life.state not in (SPENT, RETURNED) and not beside and not self.options.force:
             raise CriuError(
                 path,
                 f"it has not been restored: PID {image.manifest.root} ({image.manifest.name}) of "

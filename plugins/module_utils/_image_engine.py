@@ -20,6 +20,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _image_
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._arguments import ArgumentError, Wanted
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import fit, store
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import target as target_of
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.handoff import barred
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.life import SPENT, living
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.read_tree import read_tree
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.stillness import go_on
@@ -30,7 +31,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.backend 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._engine import Engine, Failed, Refused
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import GpuSnapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.registry import Finding
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._host import read_boot_id
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._host import read_boot_id, read_machine_id
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_job import ImageJob, ImageOptions
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_left import take_out
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_lives import criu_at, half_restored
@@ -428,6 +429,16 @@ class ImageEngine:
         """Raises Refused: it would be a second life."""
         image = subject.image
         if image is None:
+            return False
+        why = barred(image.life, read_machine_id())
+        if why and "second_life" in self.options.allow:
+            subject.notes.append(f"{why}: second_life is allowed")
+        elif why and image.life.state != SPENT:
+            if self.options.path:
+                raise Refused([_image_findings.elsewhere(subject.path, why)])
+            # The others of the store come back.
+            subject.after = subject.before
+            subject.notes.append(f"it is left alone: {why}")
             return False
         alive = living(image.life)
         if image.life.state == SPENT:

@@ -48,6 +48,21 @@ def second_life(path: str, original: Identity) -> Finding:
     )
 
 
+def elsewhere(path: str, why: str) -> Finding:
+    """why: as barred() says it."""
+    return Finding(
+        id="image_elsewhere",
+        severity="blocking",
+        subject=path,
+        evidence=why,
+        reason="Two lives of one process write to the same files and answer the same peers",
+        remedy="Run gpufleet.checkpoint.migrate again: it carries on, or brings the process back here",
+        option="second_life",
+        reference=f"{DOCS}#image_elsewhere",
+        pid=None,
+    )
+
+
 def terminal(tree: Tree) -> Tuple[Finding, ...]:
     """Measured: it is dumped with --shell-job, and criu restore without that terminal refuses the image ("Don't have
     tty to inherit session from"). So nobody may override it: the image would be of no use."""

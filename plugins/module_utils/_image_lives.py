@@ -41,6 +41,19 @@ def half_restored(image: Image) -> Optional[Tree]:
     return tree if set(tree.pids) == expected and tree.root.executable == root.executable else None
 
 
+def is_any_left(image: Image) -> bool:
+    """Is there a process with the PID and the program of one of its members? A restore that was broken off may have
+    left some of them."""
+    for member in image.manifest.tree:
+        try:
+            program = os.readlink(f"/proc/{member.pid}/exe")
+        except OSError:
+            continue
+        if program == member.executable:
+            return True
+    return False
+
+
 def criu_at(path: str) -> int:
     """PID of a criu that works on the image at this path, or on the one that is to be there; 0 for none. It goes on
     when whoever started it is killed."""

@@ -14,7 +14,7 @@ import os
 import time
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _image_units as units
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _scope
@@ -30,10 +30,11 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import (
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import options as criu_options
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.errors import CriuError
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.fit import origin_of
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.handoff import barred
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.life import (
     RESTORING,
     SPENT,
-    UNSPENT,
     Life,
     write_life,
 )
@@ -43,7 +44,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.stillnes
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.store import Image
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.tree import Tree
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.turn import in_turn
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._host import read_boot_id
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._host import read_boot_id, read_machine_id
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._huge_pages import huge_pages
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_job import ImageJob
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_lives import half_restored
@@ -85,6 +86,15 @@ class Restore:
                     f"run {self._image.life.run_id} has restored it meanwhile",
                     "A second life of one process writes to the same files and answers the same peers.",
                     "Look for the first one.",
+                    "allow: [second_life]",
+                )
+            elsewhere = barred(self._image.life, read_machine_id())
+            if elsewhere and "second_life" not in self._job.options.allow:
+                raise CriuError(
+                    self.name,
+                    elsewhere,
+                    "A second life of one process writes to the same files and answers the same peers.",
+                    "Look on that host.",
                     "allow: [second_life]",
                 )
             tree = half_restored(self._image)
@@ -129,7 +139,16 @@ class Restore:
 
     def _restore(self) -> Tree:
         manifest = self._image.manifest
-        life = Life(RESTORING, read_boot_id(), self._job.options.run_id, time.time(), ())
+        # What it says of a move stays: the copy may have to be given back, if this fails.
+        # From here on no other host begins anew, which can't see what there is of it here.
+        life = replace(
+            self._fresh(),
+            state=RESTORING,
+            boot_id=read_boot_id(),
+            run_id=self._job.options.run_id,
+            at=time.time(),
+            host=read_machine_id(),
+        )
         directory, unpacked = self._job.path, ""
         if manifest.compressed:
             self._steps.begin("unpack")
@@ -145,6 +164,11 @@ class Restore:
         members = tuple(one.identity for one in tree.members)
         write_life(self._job.path, replace(life, members=members, init=self._init))
         return tree
+
+    def _fresh(self) -> Life:
+        """Its mark without what was written about a life. An image that is in no move may be brought anywhere."""
+        life = self._image.life
+        return Life(handoff=life.handoff, host=life.host if life.handoff is not None else "")
 
     def _root(self) -> int:
         """PID of the tree's root on this host; 0: it is not there yet."""
@@ -196,7 +220,7 @@ class Restore:
             began = [read_identity(pid) for pid in tree.pids]
             if all(one is not None for one in began):
                 self._steps.notes.extend(end_tree(tree))
-        write_life(self._job.path, Life(UNSPENT, "", "", time.time(), ()))
+        write_life(self._job.path, replace(self._fresh(), at=time.time()))
         self._steps.finish("failed", "criu restore failed")
 
     def _prepare(self, pid: int, life: Life) -> str:
@@ -230,7 +254,7 @@ class Restore:
             bring(
                 "running",
                 tree.cuda,
-                self._job.options.cuda,
+                replace(self._job.options.cuda, origin=origin_of(manifest)),
                 self._job.backend,
                 self._journal,
                 self._job.options.device_map,
@@ -270,11 +294,23 @@ class Restore:
         )
         self._journal.finish(operation.id, "suspended", f"restored from {self._job.path}", {})
 
+    def _spent(self, members: Tuple[Identity, ...]) -> Life:
+        return replace(
+            self._fresh(),
+            state=SPENT,
+            boot_id=read_boot_id(),
+            run_id=self._job.options.run_id,
+            at=time.time(),
+            members=members,
+            init=self._init if members else None,
+            host=read_machine_id(),
+        )
+
     def _settle(self, root: int) -> Dict[str, Any]:
         """Read again who lives, and mark the image spent. root: its PID on this host."""
         tree = read_tree(root)
         if tree is None:
-            write_life(self._job.path, Life(SPENT, read_boot_id(), self._job.options.run_id, time.time(), ()))
+            write_life(self._job.path, self._spent(()))
             raise CriuError(
                 self.name,
                 "it ended as soon as it ran again",
@@ -282,8 +318,7 @@ class Restore:
                 "Look at its own output. The image is marked as spent.",
             )
         members = tuple(one.identity for one in tree.members)
-        spent = Life(SPENT, read_boot_id(), self._job.options.run_id, time.time(), members, self._init)
-        write_life(self._job.path, spent)
+        write_life(self._job.path, self._spent(members))
         if self._before:
             told = [f"PID {there} of the image is PID {here} here" for here, there in sorted(self._before.items())]
             shown = "; ".join(one for one in told if not one.startswith("PID 1 "))

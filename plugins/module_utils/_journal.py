@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, Iterable, List, Map
 from ._journal_errors import TakenOverError
 from ._journal_fence import check_suspend
 from ._journal_file import BUSY_SECONDS, JournalFile
-from ._journal_images import DUMP_STEP, RESTORE_STEP, ImageRow, Images
+from ._journal_images import DUMP_STEP, RESTORE_STEP, TRANSFER_STEP, ImageRow, Images
 from ._journal_reservations import Reservations, Shortage
 from ._process import Identity, is_alive
 
@@ -75,7 +75,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """A step that was made. operation: the id of its row, which for DUMP_STEP and RESTORE_STEP is an image's. at: when
+    """A step that was made. operation: the id of its row, which for those of images is an image's. at: when
     it began, seconds since the epoch. bytes: of GPU memory that its process held; of an image, memory of its tree."""
 
     operation: int
@@ -266,7 +266,7 @@ class Journal:
 
     def history(self, step: str, limit: int = 100) -> Tuple[StepRecord, ...]:
         """The last steps of this name that were measured, newest first: what estimates are made of."""
-        if step in (DUMP_STEP, RESTORE_STEP):
+        if step in (DUMP_STEP, RESTORE_STEP, TRANSFER_STEP):
             return tuple(
                 StepRecord(image, step, at, seconds, moved)
                 for image, at, seconds, moved in self._images.history(step, limit)
@@ -354,7 +354,8 @@ class Journal:
         self._images.change(image, status=status, message=message, finished=True)
 
     def image_measured(self, image: int, step: str, seconds: float, moved: int) -> None:
-        """step: DUMP_STEP or RESTORE_STEP, over. moved: bytes of memory of the tree. Raises ValueError for another."""
+        """step: DUMP_STEP, RESTORE_STEP or TRANSFER_STEP, over. moved: bytes of memory of the tree. Raises ValueError
+        for another."""
         self._images.measured(image, step, seconds, moved)
 
     def image_latest(self, path: str) -> Optional[ImageRow]:
@@ -372,6 +373,10 @@ class Journal:
     def images_of_run(self, run_id: str) -> Tuple[ImageRow, ...]:
         """Everything that one run did with images, in its order."""
         return self._images.of_run(run_id)
+
+    def images_moved(self, limit: int = 20) -> Tuple[ImageRow, ...]:
+        """The last ones that were given up for another host or taken from one, newest first."""
+        return self._images.moved(limit)
 
     def live_images(self) -> Tuple[ImageRow, ...]:
         """Those that are not finished, of any boot: somebody is at work, or died at it."""

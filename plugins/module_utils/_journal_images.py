@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     import sqlite3
 
 IMAGE_STATUSES: FrozenSet[str] = frozenset(
-    ("active", "dumped", "sealed", "gone", "restoring", "restored", "undone", "failed")
+    ("active", "dumped", "sealed", "gone", "restoring", "restored", "undone", "failed", "held", "moved", "returned")
 )
 #: Somebody is at work on these, or died at it, unless the row is finished: a snapshot ends as "sealed".
 LIVE_IMAGES: FrozenSet[str] = frozenset(("active", "dumped", "sealed", "restoring"))
-#: What is measured of an image: until it is on the disk, and until CRIU has made its tree again. A process's steps have
-#: other names.
-DUMP_STEP, RESTORE_STEP = "criu_dump", "criu_restore"
+#: What is measured of an image: until it is on the disk, until CRIU has made its tree again, and until all of it has
+#: come from another host. A process's steps have other names.
+DUMP_STEP, RESTORE_STEP, TRANSFER_STEP = "criu_dump", "criu_restore", "image_transfer"
 LEAVES: FrozenSet[str] = frozenset(("killed", "running"))
 
 _COLUMNS = (
@@ -60,7 +60,8 @@ class ImageRow:
     step: the last one begun.
     status: "active" (a worker dumps, or died at it), "dumped" (the image is complete, but has not its name yet),
     "sealed" (it has; the tree may still be there), "gone" (the tree has ended), "restoring", "restored", "undone" (the
-    tree goes on, the image is deleted), "failed".
+    tree goes on, the image is deleted), "failed"; of a move "held" (a copy has come), "moved" (it was given up here, or
+    taken) and "returned".
     stopped: members of the tree that the worker stopped, and that go on when somebody continues them.
     finished: by finish_image(); no step has begun since.
     created, updated: seconds since the epoch.
@@ -163,7 +164,7 @@ class Images:
 
     def measured(self, number: int, step: str, seconds: float, moved: int) -> None:
         """moved: bytes of memory. Raises ValueError for a step that there is none of, JournalError for an image."""
-        if step not in (DUMP_STEP, RESTORE_STEP):
+        if step not in (DUMP_STEP, RESTORE_STEP, TRANSFER_STEP):
             raise ValueError(f"step {step!r}")
         with self._file.transaction() as connection:
             connection.execute(
@@ -195,6 +196,10 @@ class Images:
 
     def of_run(self, run_id: str) -> Tuple[ImageRow, ...]:
         return self._read("WHERE run_id = ? ORDER BY id", (run_id,))
+
+    def moved(self, limit: int) -> Tuple[ImageRow, ...]:
+        """Those that were given up for another host or taken from one, newest first."""
+        return self._read("WHERE status = 'moved' ORDER BY id DESC LIMIT ?", (limit,))
 
     def live(self) -> Tuple[ImageRow, ...]:
         names = sorted(LIVE_IMAGES)

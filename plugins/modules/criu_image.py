@@ -168,8 +168,8 @@ options:
       profiler_attached: A profiler is loaded into the process, which the driver does not support.
       rotated_log: For an image. The process writes to a log that was rotated away.
       second_life: >-
-        For O(state=restored). The image was restored before, or is a snapshot of a process that is alive. A second
-        life of the same process writes to the same files and answers the same peers.
+        For O(state=restored). The image was restored before, is a snapshot of a process that is alive, or was given to
+        another host. A second life of the same process writes to the same files and answers the same peers.
       slurm_step: For an image. The process is in a Slurm job, which ends with it.
       socket_option: >-
         For an image. CRIU before 4.2 can't dump the TCP and UDP sockets of the process on this kernel, not even one
@@ -316,6 +316,7 @@ notes:
   - An image needs the exact driver, the GPU models and the programs and libraries of the host that it was made on.
 seealso:
   - module: gpufleet.checkpoint.criu_image_info
+  - module: gpufleet.checkpoint.criu_image_handoff
   - module: gpufleet.checkpoint.cuda_checkpoint
   - name: CRIU
     description: What it can dump, and what it can not.

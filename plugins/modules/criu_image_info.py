@@ -292,6 +292,8 @@ images:
         - V(restoring) if that is happening, or was broken off.
         - V(spent) if it was restored. It can't be again, since two lives of one process would destroy each other's
           work.
+        - V(held) if it is a copy from another host that has not given it up, V(moved) if it was given up for another
+          host, V(returned) if it was given back to one. None of these can be restored here.
       returned: success
       type: str
       sample: unspent

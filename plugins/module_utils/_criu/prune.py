@@ -12,7 +12,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Sequence, Tuple
 
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.life import RESTORING, SPENT
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.life import (
+    HELD,
+    MOVED,
+    RESTORING,
+    RETURNED,
+    SPENT,
+)
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.store import Image
 
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
@@ -66,8 +72,10 @@ def _held(image: Image, images: Sequence[Image], force: bool) -> str:
     state, manifest = image.life.state, image.manifest
     if state == RESTORING:
         return "it is being restored, or was when something broke off"
-    if state == SPENT or force:
+    if state in (SPENT, RETURNED) or force:
         return ""
+    if state in (HELD, MOVED):
+        return "it is on its way between two hosts (force: true deletes it)"
     if not manifest.snapshot:
         return "it is not spent: its process exists nowhere else (force: true deletes it)"
     same = (one for one in images if one.manifest.lineage == manifest.lineage and one.life.state != SPENT)
