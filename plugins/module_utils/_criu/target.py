@@ -66,7 +66,7 @@ def read_target(manifest: Manifest, gpus: Sequence[GpuSnapshot], criu: Criu, dir
         criu=criu.version,
         holders=read_holders(sorted({*numbers_of(manifest), *zombies})),
         files={one.path: _size(one.path) for one in manifest.files if is_checked(one.path, one.deleted)},
-        pid_max=_pid_max(),
+        pid_max=pid_max(),
         own=own_run(),
     )
 
@@ -162,7 +162,7 @@ def _boot_time() -> float:
     return float(words[1]) if len(words) == 2 and words[1].isdigit() else 0.0
 
 
-def _pid_max() -> int:
+def pid_max() -> int:
     try:
         with open("/proc/sys/kernel/pid_max") as stream:
             return int(stream.read())

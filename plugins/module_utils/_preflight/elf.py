@@ -1,7 +1,7 @@
 # Copyright (c) 2026, gpufleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A file's own words about itself, without loading it: the descriptor in a plugin of CRIU. Pure.
+"""A file's own words about itself, without loading it: the descriptor in a plugin of CRIU, a build id. Pure.
 
 Only what such files are: ELF, 64 bits, little endian, with section headers.
 """
@@ -12,7 +12,8 @@ import struct
 from typing import Iterator, Optional
 
 _MAGIC = b"\x7fELF\x02\x01"
-_DYNSYM, _LOAD = 11, 1
+_DYNSYM, _LOAD, _NOTE = 11, 1, 4
+_GNU_BUILD_ID = 3
 _DESCRIPTOR = b"CR_PLUGIN_DESC\0"
 # struct cr_plugin_desc_t: name, init, exit (pointers), then two unsigned ints: version, max_hooks.
 _HOOKS_AT = 28
@@ -61,3 +62,30 @@ def plugin_hooks(image: bytes) -> Optional[int]:
         return None if at is None else _value(image, at + _HOOKS_AT, "I")
     except (struct.error, IndexError, OverflowError):
         return None
+
+
+def build_id(image: bytes) -> str:
+    """In hexadecimal; "" for what has none, and for what is no such file. image: the file, or its beginning, where
+    linkers put it."""
+    try:
+        if not image.startswith(_MAGIC):
+            return ""
+        for segment in _table(image, 0x20, 0x36, 0x38):
+            if _value(image, segment, "I") == _NOTE:
+                start, size = _value(image, segment + 8, "Q"), _value(image, segment + 32, "Q")
+                found = _note(image, start, min(start + size, len(image)))
+                if found:
+                    return found
+    except (struct.error, IndexError, OverflowError):
+        pass
+    return ""
+
+
+def _note(image: bytes, at: int, end: int) -> str:
+    while at + 12 <= end:
+        name, size, kind = (_value(image, at + offset, "I") for offset in (0, 4, 8))
+        content = at + 12 + (name + 3) // 4 * 4
+        if kind == _GNU_BUILD_ID and image[at + 12 : at + 16] == b"GNU\0" and content + size <= len(image):
+            return image[content : content + size].hex()
+        at = content + (size + 3) // 4 * 4
+    return ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -258,6 +259,27 @@ def test_a_damaged_plugin_never_raises(tmp_path: Path) -> None:
     for at in range(0x20, 0x40):
         broken = bytes(image[:at]) + b"\xff" + bytes(image[at + 1 :])
         assert elf.plugin_hooks(broken) is None or isinstance(elf.plugin_hooks(broken), int)
+
+
+def noted(name: bytes, kind: int, content: bytes) -> bytes:
+    """A file with one segment, of notes: one of somebody else's, and this one."""
+    other = struct.pack("<III", 4, 4, 1) + b"ABI\0" + b"xxxx"
+    note = struct.pack("<III", len(name), len(content), kind) + name + content
+    header = b"\x7fELF\x02\x01" + bytes(26) + struct.pack("<Q", 64) + bytes(14) + struct.pack("<HH", 56, 1)
+    notes = other + note
+    segment = struct.pack("<IIQQQQQQ", 4, 0, 120, 0, 0, len(notes), len(notes), 4)
+    return header.ljust(64, b"\0") + segment + notes
+
+
+def test_the_build_id_of_a_file() -> None:
+    image = noted(b"GNU\0", 3, bytes(range(20)))
+    assert elf.build_id(image) == bytes(range(20)).hex()
+    assert elf.build_id(noted(b"GNU\0", 1, bytes(20))) == "" and elf.build_id(noted(b"GNX\0", 3, bytes(20))) == ""
+    assert elf.build_id(b"#!/bin/sh") == "" and elf.build_id(ELF32) == ""
+    for cut in range(len(image)):
+        assert elf.build_id(image[:cut]) == ""
+    for at in range(len(image)):
+        assert isinstance(elf.build_id(image[:at] + b"\xff" + image[at + 1 :]), str)
 
 
 CRIU = """case $1 in
