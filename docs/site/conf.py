@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Settings of Sphinx for the documentation site: see tests/gates/docs, which lays out the sources and builds it."""
 
-from pathlib import PurePosixPath
+import posixpath
+from pathlib import Path, PurePosixPath
 
 from docutils import nodes
 from sphinx.addnodes import pending_xref
@@ -44,6 +45,7 @@ PLACES = {
     "ansible_configuration_settings": "reference_appendices/config.html",
     "callback_plugins": "plugins/callback.html",
     "common_return_values": "reference_appendices/common_return_values.html",
+    "inventory_plugins": "plugins/inventory.html",
 }
 
 
@@ -82,6 +84,17 @@ def shorten_titles(app: Sphinx, env: BuildEnvironment) -> list[str]:
     return []
 
 
+def lead_to_the_hub(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Relative links to files that are no pages, which are left as anchors, lead to the hub."""
+    sources = Path(app.srcdir).parent / "collections/ansible_collections/gpufleet/checkpoint"
+    for node in doctree.findall(nodes.reference):
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(docname), node.get("refid", "")))
+        if node.get("refid", "").startswith("../") and (sources / path).exists():
+            del node["refid"]
+            node["refuri"] = HUB + path
+            node["internal"] = False
+
+
 def stay_on_the_site(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     """Links to pages on the hub that this site has as well lead to the site's."""
     for node in doctree.findall(nodes.reference):
@@ -97,4 +110,5 @@ def setup(app: Sphinx) -> None:
     app.connect("doctree-read", drop_contents)
     app.connect("env-updated", shorten_titles)
     app.connect("missing-reference", look_it_up)
+    app.connect("doctree-resolved", lead_to_the_hub)
     app.connect("doctree-resolved", stay_on_the_site)
