@@ -186,11 +186,11 @@ EXAMPLES = r"""
 - name: Fail unless every CUDA process of the host can be suspended and resumed
   gpufleet.checkpoint.gpu_preflight:
 
-- name: Fail unless one job can be written to the disk, and all of it is done within ten minutes
+- name: Fail unless one service can be written to the disk, and all of it is done within ten minutes
   gpufleet.checkpoint.gpu_preflight:
     capabilities: [suspend, dump]
     select:
-      slurm_job: "90210"
+      unit: training.service
     store: /var/lib/gpufleet/images
     window: 600
     fail_on: warning
