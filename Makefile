@@ -27,7 +27,7 @@ demo: ## one drain over three hosts: to disk with a reboot, and in memory; on a 
 
 test: ## every gate, two at a time; a summary at the end
 	@tests/setup python sim fleet
-	@python tests/gates/run.py lint,sanity,sanity-oldest,galaxy,docs,unit,conformance,molecule,drain system
+	@python tests/gates/run.py lint,sanity,sanity-oldest,galaxy,docs,unit,conformance,drain molecule,system
 
 lint: ## read the sources: ruff, mypy, ansible-lint, antsibull-docs, antsibull-changelog, reuse
 	@tests/setup python
