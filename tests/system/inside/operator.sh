@@ -57,6 +57,8 @@ reset() {
     unit training 4712 1
     daemon nvidia-dcgm
     daemon nvidia-persistenced
+    # Where a page has left a service held, for its process was suspended.
+    rm -rf /run/systemd/system/inference.service.d /run/systemd/system/training.service.d
     systemctl daemon-reload
     systemctl reset-failed
     systemctl start inference training nvidia-dcgm nvidia-persistenced
