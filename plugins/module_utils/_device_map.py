@@ -40,13 +40,16 @@ class Origin(Protocol):
     """A GPU of the host that a process comes from."""
 
     @property
-    def index(self) -> int: ...
+    def index(self) -> int:
+        """Its number on that host."""
 
     @property
-    def uuid(self) -> str: ...
+    def uuid(self) -> str:
+        """As NVML names it."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Its model."""
 
 
 class DeviceMapError(Exception):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Tuple
 
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import printable
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import kernel_lines, printable
 
 _FLAG = re.compile(r"[a-z0-9_.]{1,64}")
 
@@ -16,7 +16,7 @@ _FLAG = re.compile(r"[a-z0-9_.]{1,64}")
 def parse_cpuinfo(text: str) -> Tuple[str, Tuple[str, ...]]:
     """Name and features that all processors in /proc/cpuinfo have. Pure."""
     name, common = "", None
-    for line in text.splitlines():
+    for line in kernel_lines(text):
         key, colon, value = line.partition(":")
         if not colon:
             continue

@@ -51,7 +51,7 @@ def test_a_variable_that_a_role_uses_is_specified_or_its_own(role: str) -> None:
     made = {
         name
         for text in texts
-        for name in re.findall(rf"^\s*(?:register: |loop_var: )?({role}_\w+)(?::|$)", text, re.MULTILINE)
+        for name in re.findall(rf"^\s*(?:register: |loop_var: |index_var: )?({role}_\w+)(?::|$)", text, re.MULTILINE)
     }
     assert used - made - set(options(role)) <= KNOWN
 

@@ -91,7 +91,7 @@ def parsed(text: str) -> dict[str, float]:
         for sample in family.samples:
             assert sample.name.startswith(metrics.PREFIX) and family.documentation
             name = " ".join(
-                [sample.name[len(metrics.PREFIX) :], *(value for _, value in sorted(sample.labels.items()))]
+                [sample.name[len(metrics.PREFIX) :], *(value for _key, value in sorted(sample.labels.items()))]
             )
             assert name not in found
             found[name] = float(sample.value)
@@ -332,7 +332,7 @@ def test_no_reader_ever_sees_a_torn_file(host: Host, job: subprocess.Popen[bytes
     host.run()
     took = time.monotonic() - took
     killed = 0
-    for _ in range(40):
+    for _round in range(40):
         process = subprocess.Popen(
             [sys.executable, str(SCRIPT), host.journal.path, str(host.textfiles)],
             stdin=subprocess.DEVNULL,

@@ -129,7 +129,7 @@ def phases(*told: str, **more: Any) -> list[dict[str, Any]]:
 
 def test_what_others_print_stays_as_it_is(play: Play) -> None:
     answers = {"h1": phases("claimed", "suspended", "released"), "h2": phases("claimed", "suspended", "released")}
-    rc, before, _ = play.run(answers, callback=False)
+    rc, before, _errors = play.run(answers, callback=False)
     assert rc == 0, before
     rc, told, errors = play.run(answers, settings=EACH)
     assert rc == 0 and told == before
@@ -162,7 +162,7 @@ def test_a_bar_on_a_terminal(play: Play) -> None:
     pytest.importorskip("rich")
     rich = "build/oldest" not in str(play._ansible)
     answers = {"h1": phases("claimed", "suspended", "released")}
-    rc, before, _ = play.run(answers, callback=False)
+    rc, before, _errors = play.run(answers, callback=False)
     rc, told, errors = play.run(answers, terminal=True, settings=EACH)
     assert rc == 0 and told == before
     assert "h1: suspended (2 processes, 3.0 GiB)" in errors
