@@ -10,6 +10,7 @@ One host for each step, so that one playbook meets all of them. tests/system/ins
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -46,7 +47,14 @@ RESUME: list[Fault] = [
     ("process:continue", 0),
 ]
 HOSTS = max(len(SUSPEND), len(RESUME))
+ALL = os.environ.get("GPUFLEET_KILLS") == "all"
 T = TypeVar("T")
+
+
+def some(*victims: str) -> list[Any]:
+    """Who is killed at each step only with GPUFLEET_KILLS=all; `make faults` does it, too."""
+    mark = pytest.mark.skipif(not ALL, reason="takes minutes: GPUFLEET_KILLS=all or make faults runs it")
+    return [pytest.param(victim, marks=mark) for victim in victims]
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +128,7 @@ def told(results: dict[str, Result], faults: list[Fault]) -> str:
     )
 
 
-@pytest.mark.parametrize("victim", ["worker", "session"])
+@pytest.mark.parametrize("victim", ["session", *some("worker")])
 def test_killed_while_it_suspends(every: list[Lab], victim: str) -> None:
     jobs = start(every)
     plan(every, SUSPEND, victim)
@@ -147,7 +155,7 @@ def test_killed_while_it_suspends_and_brought_back_at_once(every: list[Lab], vic
     assert all(result.each("after") == ["running"] for result in resumed.values())
 
 
-@pytest.mark.parametrize("victim", ["worker", "module", "session"])
+@pytest.mark.parametrize("victim", ["worker", *some("module", "session")])
 def test_killed_while_it_resumes(every: list[Lab], victim: str) -> None:
     jobs = start(every)
     assert all(result.ok(changed=True) for result in on_all(every, jobs, "checkpointed").values())
