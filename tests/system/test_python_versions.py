@@ -26,11 +26,16 @@ VERSIONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13")
 # A request that each module refuses for a reason of its own, once everything that it imports has been loaded.
 REFUSED: dict[str, tuple[dict[str, object], str]] = {
     "criu_image": ({"state": "present", "pid": "abc", "path": "/srv/x", "leave_running": False}, "'abc' is no PID"),
+    "criu_image_handoff": (
+        {"state": "offered", "store": "/srv", "names": ["x"], "peer": "h2"},
+        "The machine id of the",
+    ),
     "criu_image_info": ({"path": "srv/x"}, "absolute"),
     "cuda_checkpoint": ({"state": "running", "pids": ["abc"]}, "'abc' is no PID"),
     "cuda_checkpoint_info": ({"pids": ["abc"]}, "'abc' is no PID"),
     "gpu_drain": ({"phase": "claimed", "run_id": "a b"}, "Up to 64 letters"),
     "gpu_drain_info": ({"run_id": "a b"}, "Up to 64 letters"),
+    "gpu_migration_info": ({"side": "source", "store": "srv", "select": {"all": True}}, "absolute"),
     "gpu_preflight": ({"pids": ["abc"]}, "'abc' is no PID"),
     "slurm_node": ({"node": "ALL", "state": "drained", "run_id": "r"}, "not the name of one node"),
 }
