@@ -36,7 +36,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.errors i
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.manifest import (
     Manifest,
     ManifestGpu,
-    Member,
+    member_of,
     write_manifest,
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.read_tree import read_tree
@@ -356,18 +356,9 @@ class Dump:
             options=chosen.arguments,
             root=tree.root.pid,
             tree=tuple(
-                Member(
-                    pid=one.pid,
-                    parent=one.parent,
-                    group=one.group,
-                    session=one.session,
-                    start_ticks=one.identity.start_ticks,
-                    name=one.name,
-                    executable=one.executable,
-                    uid=one.uid,
-                    threads=one.threads,
-                    cuda=one.cuda,
-                    device_bytes=held.get(one.pid, {}),
+                member_of(
+                    one,
+                    held.get(one.pid, {}),
                     state_before=self._before(before[one.pid]) if one.pid in before else "",
                     stopped_before=before[one.pid].view.stopped == "other"
                     if one.pid in before

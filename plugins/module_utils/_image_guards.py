@@ -15,7 +15,7 @@ import time
 from typing import Dict, FrozenSet, List, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _worker
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.tree import Tree, TreeMember
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.tree import Tree
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.process import foreign_tracer
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_job import ImageJob
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal, Operation
@@ -35,7 +35,6 @@ class Guards:
         self._job = job
         self._journal = journal
         self._pool = Pool(self._start)
-        self._members: Dict[int, TreeMember] = {}
         self._last: Dict[int, Operation] = {}
 
     def post(self, tree: Tree) -> Tuple[List[str], List[str]]:
@@ -46,13 +45,14 @@ class Guards:
         for member in tree.cuda:
             last = self._journal.latest(member.identity)
             if last is not None and last.status == "suspended":
-                self._members[member.pid], self._last[member.pid] = member, last
+                self._last[member.pid] = last
         commands = {pid: Command("adopt", state_before=last.state_before) for pid, last in self._last.items()}
         outcomes = self._pool.run(commands, POST_SECONDS)
         self._pool.leave(set(outcomes))
+        names = {one.pid: f"PID {one.pid} ({one.name})" for one in tree.members}
         ran, unguarded = [], []
         for pid, outcome in outcomes.items():
-            name = f"PID {pid} ({self._members[pid].name})"
+            name = names[pid]
             if outcome.details.get("ran"):
                 ran.append(f"{name} has run")
             if not outcome.ok:
@@ -83,7 +83,7 @@ class Guards:
     @property
     def guarded(self) -> FrozenSet[int]:
         """Those whose guard is attached: no instruction of theirs has been executed, whoever continued them."""
-        return frozenset(pid for pid in self._members if foreign_tracer(pid)[1] == self._pool.workers[pid])
+        return frozenset(pid for pid, worker in self._pool.workers.items() if foreign_tracer(pid)[1] == worker)
 
     def wait(self) -> None:
         """Until those are gone whose processes have ended: they write of it to the journal, and not the last word."""

@@ -21,7 +21,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold import f
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.errors import HoldError, ProcessEndedError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.process import Handle, foreign_tracer
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import Identity, is_alive
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import Identity
 
 RELEASE_SECONDS = 30.0
 _PAUSE = 0.001
@@ -78,9 +78,8 @@ def bring_back(
 def release_guards(members: Sequence[TreeMember], journal: Journal, seconds: float = RELEASE_SECONDS) -> None:
     """CRIU attaches itself, and waits for ever for a frozen process: a guard makes room. The process stays parked."""
     for member in members:
-        tracer = foreign_tracer(member.pid)[1]
-        guard = journal.worker(member.identity, tracer) if tracer else None
-        if guard is not None and is_alive(guard):
+        guard = journal.guard(member.identity, foreign_tracer(member.pid)[1])
+        if guard is not None:
             _ask_to_leave(guard)
     end = time.monotonic() + seconds
     for member in members:

@@ -224,15 +224,19 @@ class Journal:
         )
         return found[0] if found else None
 
-    def worker(self, identity: Identity, pid: int) -> Optional[Identity]:
-        """The worker with this PID that an operation of this process had, perhaps not the last one: a guard stays while
-        the next worker makes ready to take over, and outlives one that dies at that. None: it is none of ours."""
+    def guard(self, identity: Identity, tracer: int) -> Optional[Identity]:
+        """The live worker of an operation of this process that has the PID of its tracer. It need not be the last one:
+        a guard stays while the next worker makes ready to take over, and outlives one that dies at that. tracer: 0 for
+        none. None: it is none of ours."""
+        if tracer == 0:
+            return None
         rows = self.file.read(
             "SELECT worker_pid, worker_start_ticks, worker_boot_id FROM operations"
             " WHERE boot_id = ? AND pid = ? AND start_ticks = ? AND worker_pid = ? ORDER BY id DESC LIMIT 1",
-            (identity.boot_id, identity.pid, identity.start_ticks, pid),
+            (identity.boot_id, identity.pid, identity.start_ticks, tracer),
         )
-        return Identity(*rows[0]) if rows else None
+        found = Identity(*rows[0]) if rows else None
+        return found if found is not None and is_alive(found) else None
 
     def live(self, boot_id: str) -> Tuple[Operation, ...]:
         """The last operation of each process of this boot that is not settled: "active", "suspended", "failed" or

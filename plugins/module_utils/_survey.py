@@ -121,10 +121,7 @@ class Survey:
             raise LookupError(f"PID {pid} is not in the snapshot")
         operation = self._journal.latest(process.identity)
         memory = None if operation is None else _memory(operation)
-        tracer = process.tracer_pid
-        guard = self._journal.worker(process.identity, tracer) if operation is not None and tracer else None
-        if guard is not None and not is_alive(guard):
-            guard = None  # its PID is another process now
+        guard = None if operation is None else self._journal.guard(process.identity, process.tracer_pid)
         guarded = (memory is not None and memory.worker_alive) or guard is not None
         evidence = _plan.Evidence(
             # One thread is enough: a stop is of all, and on its way where the others still move.

@@ -28,8 +28,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.results 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold import freezer, park
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.errors import HoldError, ProcessEndedError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.freezer import is_frozen
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.guard import ENDED, UNWANTED
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.guard import guard as stand_guard
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.guard import ENDED, UNWANTED, guard
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.hold import Hold
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.process import Handle, live_tasks
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._huge_pages import huge_pages
@@ -215,7 +214,7 @@ class Worker:
 
     def _receive(self) -> bytes:
         """What the module sends next, b"" when it is gone. A process that is held meanwhile is guarded."""
-        if self._hold is not None and stand_guard(self._hold, wake=self._channel.fileno()) != UNWANTED:
+        if self._hold is not None and guard(self._hold, wake=self._channel.fileno()) != UNWANTED:
             self._hold = None
         try:
             return self._channel.recv(65536)
@@ -699,12 +698,11 @@ class Worker:
 
     def _relieve_guard(self) -> None:
         """The worker that guards the process makes room: only one tracer can be attached."""
-        tracer = _tracer_of(self._pid)
-        guard = self._journal.worker(self._job.identity, tracer) if tracer else None
-        if guard is None or not is_alive(guard):
+        other = self._journal.guard(self._job.identity, _tracer_of(self._pid))
+        if other is None:
             return
         try:
-            handle = Handle(guard)
+            handle = Handle(other)
             handle.send(signal.SIGTERM)
             handle.send(signal.SIGCONT)  # one that somebody has stopped lets go of nothing
             handle.close()
@@ -712,11 +710,11 @@ class Worker:
             return
         end = time.monotonic() + 30
         # It lets go at once; it ends only when the run that it belongs to is over.
-        while _tracer_of(self._pid) == guard.pid and is_alive(guard):
+        while _tracer_of(self._pid) == other.pid and is_alive(other):
             if time.monotonic() > end:
                 raise HoldError(
                     f"PID {self._pid}",
-                    f"its guard (PID {guard.pid}) does not let go within 30 s",
+                    f"its guard (PID {other.pid}) does not let go within 30 s",
                     "Only one tracer can be attached to a process.",
                     "Look at that worker; ended with SIGKILL it leaves the process stopped.",
                 )
@@ -742,7 +740,7 @@ class Worker:
                 # Thawed by a resume that failed. What can't be frozen again is guarded all the same.
                 freezer.freeze(self._job.identity)
         self._journal.close()
-        if stand_guard(self._hold) == ENDED and self._operation is not None:
+        if guard(self._hold) == ENDED and self._operation is not None:
             self._journal.finish(self._operation.id, "failed", "the process ended while it was parked", {})
 
 

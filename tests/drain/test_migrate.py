@@ -25,6 +25,7 @@ def hosts(large_fleet: list[Lab]) -> Iterator[Sequence[Lab]]:
     with watched(large_fleet[:3]) as labs:
         for number, lab in enumerate(labs):
             lab._started = max(lab._started, 100 * number)
+        # A file that is not there is the answer, too.
         if not labs[0].host.sh("cat /run/lab/pids-are-high 2>/dev/null || true"):
             labs[0].use_up_low_pids()
             labs[0].host.sh("echo yes >/run/lab/pids-are-high")
@@ -72,6 +73,7 @@ def only_once(jobs: Sequence[Job], labs: Sequence[Lab], when: object = "") -> No
 def no_keys(*labs: Lab) -> None:
     for lab in labs:
         assert "gpufleet-migrate" not in lab.host.sh(f"cat {KEYS}"), lab.host.name
+        # grep and ls fail where there is nothing, which is what is wanted.
         assert lab.host.sh("ls -d /run/gpufleet/migrate-keys-* 2>/dev/null | grep -v lock || true") == ""
 
 
@@ -142,6 +144,7 @@ def unlike(hosts: Sequence[Lab]) -> Iterator[Lab]:
     h3.host.sh("sed -i 's/580.159.04/580.126.09/' /proc/driver/nvidia/version")
     yield h3
     h3.host.sh("cat /run/gpusim/host.kept >/run/gpusim/host; cat /run/lab/version.kept >/proc/driver/nvidia/version")
+    # It has ended by itself, perhaps.
     h3.host.sh("pkill -f 'wanted = [0-9]' || true")
 
 

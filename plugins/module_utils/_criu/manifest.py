@@ -33,7 +33,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.fields i
     shown,
     text,
 )
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.tree import OpenRegular
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.tree import OpenRegular, TreeMember
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_model import Identity
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._words import printable
 
@@ -94,6 +94,27 @@ class Member:
     device_bytes: Mapping[str, int]
     state_before: str
     stopped_before: bool
+
+
+def member_of(
+    seen: TreeMember, device_bytes: Mapping[str, int], state_before: str = "", stopped_before: bool = False
+) -> Member:
+    """As the manifest tells a process that was seen."""
+    return Member(
+        pid=seen.pid,
+        parent=seen.parent,
+        group=seen.group,
+        session=seen.session,
+        start_ticks=seen.identity.start_ticks,
+        name=seen.name,
+        executable=seen.executable,
+        uid=seen.uid,
+        threads=seen.threads,
+        cuda=seen.cuda,
+        device_bytes=device_bytes,
+        state_before=state_before,
+        stopped_before=stopped_before,
+    )
 
 
 @dataclass(frozen=True)

@@ -76,14 +76,14 @@ def _take(
     deadlines: Deadlines,
     mask: Optional[str],
     undo: bool,
-    make_room: Optional[Callable[[], None]] = None,
+    make_room: Callable[[], None] = _no_room,
 ) -> Hold:
     """Stop and seize. undo: on failure everything is as before; else it is left stopped."""
     hold = Hold(target.identity, target.restore_tid)
     try:
         frozen = freezer.is_frozen(target.identity)
         step("stop")
-        if make_room is not None:
+        if not undo:
             # Both are told before: until it is seized nobody guards it, and to tell may take a disk its time.
             step("seize")
             make_room()
@@ -94,7 +94,7 @@ def _take(
         hold.close()
         raise
     try:
-        if make_room is None:
+        if undo:
             step("seize")
         hold.seize(time.monotonic() + deadlines.seize)
         # Not before: what has been continued while it was frozen runs as soon as it is thawed.

@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import store
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.life import MOVED, UNSPENT
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.manifest import Manifest, ManifestGpu, Member
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.manifest import Manifest, ManifestGpu, member_of
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.read_tree import read_tree
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.store import Image
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.tool import Criu
@@ -110,24 +110,7 @@ class Source:
             criu=".".join(map(str, self._criu.version)),
             options=(),
             root=tree.root.pid,
-            tree=tuple(
-                Member(
-                    pid=one.pid,
-                    parent=one.parent,
-                    group=one.group,
-                    session=one.session,
-                    start_ticks=one.identity.start_ticks,
-                    name=one.name,
-                    executable=one.executable,
-                    uid=one.uid,
-                    threads=one.threads,
-                    cuda=one.cuda,
-                    device_bytes=held.get(one.pid, {}),
-                    state_before="",
-                    stopped_before=False,
-                )
-                for one in tree.members
-            ),
+            tree=tuple(member_of(one, held.get(one.pid, {})) for one in tree.members),
             host_bytes=size,
             files=files_of(tree.members),
             chunks=forecast(size),

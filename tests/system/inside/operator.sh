@@ -45,6 +45,7 @@ counts() { # NAME VALUE BEFORE
 }
 
 reset() {
+    # Where nothing is left, there is nothing to end.
     pkill -9 -x gpufleet-hold || true
     pkill -9 -x gpusim-workload || true
     wait_until are_gone

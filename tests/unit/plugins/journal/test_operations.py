@@ -14,7 +14,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _journa
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal, StepRecord, open_journal
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_errors import JournalError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_schema import SCRIPTS
-from tests.unit.plugins.journal.helpers import BOOT, begin, identity
+from tests.unit.plugins.journal.helpers import BOOT, begin, identity, me
 
 
 class Clock:
@@ -251,3 +251,13 @@ def test_what_outlives_everybody_but_the_host_is_not_waited_for(journal: Journal
     assert level() == 2
     with journal.file.transaction():
         assert level() == 2
+
+
+def test_a_guard_is_known_by_an_operation_that_is_not_the_last(journal: Journal) -> None:
+    first = begin(journal)
+    journal.update(first.id, worker=me())
+    begin(journal)
+    assert journal.guard(identity(12), me().pid) == me()
+    assert journal.guard(identity(12), 99) is None, "it has ended"
+    assert journal.guard(identity(13), me().pid) is None, "of another process"
+    assert journal.guard(identity(12), 0) is None
