@@ -126,6 +126,14 @@ class Engine:
             raise
         self._leave()
 
+    def harden(self) -> None:
+        """What this run has made of the processes outlives the host."""
+        if any(subject.touched for subject in self.subjects):
+            try:
+                self._journal.harden()
+            except JournalError as error:
+                self.warnings.append(str(error))
+
     def _run_in_turn(self) -> None:
         """Two runs over the same processes exclude each other one process at a time: whoever comes second lets go of
         what it has, waits for the first, and begins anew with what that one has made of them.

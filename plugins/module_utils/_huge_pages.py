@@ -86,7 +86,7 @@ class HugePages:
                 change, refused = self._enter(entry, owner, wanted)
             if change is None:
                 return _sentence([*notes, refused])
-            # The entry is on the disk: killed from here on, the next one knows what to put back.
+            # The entry is written: killed from here on, the next one knows what to put back.
             with setting(self._file, _NAME) as entry:
                 failure = self._set(change.during)
                 if failure:

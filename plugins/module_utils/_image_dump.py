@@ -13,9 +13,8 @@ import os
 import platform
 import socket
 import time
-from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, ContextManager, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _image_logs
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _image_units as units
@@ -51,7 +50,6 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.stillnes
     who_ran,
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.tree import OpenRegular, Tree
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.writeback import Writeback
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import GpuSnapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._host import read_boot_id, read_host
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_guards import Guards
@@ -101,17 +99,17 @@ class Dump:
     def make(self) -> Dict[str, Any]:
         """Up to an image that is complete but has not its name yet. The tree stands still. Raises CriuError and others:
         then undo() is due."""
+        self._steps.begin("stop")
+        self._partial = store.make_partial(self._job.path)
         tree = self._stand_still()
         chosen = self._choose(tree)
-        self._partial = store.make_partial(self._job.path)
         held = {one.pid: dict(one.device_bytes or {}) for one in self._subjects}
-        with self._written_back():
-            tree = self._write(tree, chosen, held)
-            files = images.regular_files(self._partial)
-            compressed = self._compress()
-            self._steps.begin("seal")
-            self._sync_files(files)
-            manifest = self._manifest(tree, chosen, held, compressed, files)
+        tree = self._write(tree, chosen, held)
+        files = images.regular_files(self._partial)
+        compressed = self._compress()
+        self._steps.begin("seal")
+        self._sync_files(files)
+        manifest = self._manifest(tree, chosen, held, compressed, files)
         write_manifest(self._partial, manifest)
         store.sync(self._partial)
         self._steps.measured(DUMP_STEP, ("dump", "prove", "compress", "seal"), manifest.host_bytes)
@@ -193,7 +191,6 @@ class Dump:
 
     def _stand_still(self) -> Tree:
         """CUDA's members parked, everybody else stopped, nobody new."""
-        self._steps.begin("stop")
         root = self._job.root
         if self._job.options.unit_policy == "hold":
             running = read_tree(root.pid)
@@ -298,10 +295,6 @@ class Dump:
         self._unless_ran([*ran, *who_ran(tree, [one.pid for one in tree.cuda])])
         self._tree = read_tree(tree.root.pid) or tree
         return self._tree
-
-    def _written_back(self) -> ContextManager[object]:
-        """Pages that are compressed next are not worth it."""
-        return Writeback(self._partial) if self._job.options.compress == "none" else nullcontext()
 
     def _refused(self, done: Run, logged: str) -> CriuError:
         """CRIU's own words, with what they mean. Its log would go with the incomplete image."""

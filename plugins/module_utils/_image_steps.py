@@ -16,8 +16,8 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process impor
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_model import Identity
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._step_names import ImageStep
 
-#: Read again only by a later run on the same boot; and a file system at work on an image takes a second to make sure.
-HASTY = ("prove", "compress", "seal")
+#: Read again only by a later run on the same boot; and a file system at work on images takes a second to make sure.
+HASTY = ("stop", "suspend", "dump", "prove", "compress", "seal")
 #: Half way back is worse than unwritten.
 UNDO = ("undo", "continue")
 

@@ -131,8 +131,9 @@ class Journal:
         signal_mask: Optional[str] = None,
         message: str = "",
         after: Optional[int] = None,
+        durable: bool = True,
     ) -> Operation:
-        """A new operation, "active", about to make its first step.
+        """A new operation, "active", about to make its first step. durable: see JournalFile.transaction.
 
         after: the id of the operation that its maker knows as the last one of this process, 0 for none. Raises
         TakenOverError where another one has begun since: two runs must not drive one process; and where a drain of this
@@ -162,7 +163,7 @@ class Journal:
             device_bytes=dict(device_bytes or {}),
         )
         columns = _columns_of(operation)
-        with self.file.transaction() as connection:
+        with self.file.transaction(durable) as connection:
             if after is not None:
                 _check_last(connection, self.file.subject, identity, after)
             if worker is not None and goal == "checkpointed" and state_before in ("running", "locked"):
@@ -180,13 +181,13 @@ class Journal:
     def step(self, operation: int, name: str, **changed: object) -> None:
         """About to make this step. changed: fields of the operation that change with it, `status` included."""
         now = self._clock()
-        with self.file.transaction() as connection:
+        with self.file.transaction(durable=False) as connection:
             _change(connection, operation, now, dict(changed, step=name))
             _insert_step(connection, operation, name, now)
 
     def update(self, operation: int, **changed: object) -> None:
         """Fields of the operation; `device_bytes` and `worker` included."""
-        with self.file.transaction() as connection:
+        with self.file.transaction(durable=False) as connection:
             _change(connection, operation, self._clock(), changed)
 
     def finish(
@@ -197,8 +198,9 @@ class Journal:
         seconds: Optional[Mapping[str, float]] = None,
         **changed: object,
     ) -> None:
-        """What became of it. seconds: of each step that was made, by its name."""
-        with self.file.transaction() as connection:
+        """What became of it. seconds: of each step that was made, by its name. A process that is suspended is not at
+        its end: `harden` says when that has to be on the disk."""
+        with self.file.transaction(durable=status != "suspended") as connection:
             _change(connection, operation, self._clock(), dict(changed, status=status, message=message))
             held = connection.execute("SELECT sum(bytes) FROM device_bytes WHERE operation = ?", (operation,))
             total = held.fetchone()[0]
@@ -208,6 +210,11 @@ class Journal:
                     " (SELECT max(id) FROM steps WHERE operation = ? AND step = ?)",
                     (float(taken), total, operation, name),
                 )
+
+    def harden(self) -> None:
+        """Everything that anybody has written so far outlives the host."""
+        with self.file.transaction() as connection:
+            connection.execute("UPDATE operations SET id = id WHERE id = (SELECT max(id) FROM operations)")
 
     def get(self, operation: int) -> Operation:
         """Raises KeyError for an id that there is none of."""

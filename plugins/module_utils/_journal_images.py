@@ -166,7 +166,7 @@ class Images:
         """moved: bytes of memory. Raises ValueError for a step that there is none of, JournalError for an image."""
         if step not in (DUMP_STEP, RESTORE_STEP, TRANSFER_STEP):
             raise ValueError(f"step {step!r}")
-        with self._file.transaction() as connection:
+        with self._file.transaction(durable=False) as connection:
             connection.execute(
                 "INSERT INTO image_steps (image, step, at, seconds, bytes) VALUES (?, ?, ?, ?, ?)",
                 (number, step, self._clock() - seconds, seconds, moved),

@@ -45,7 +45,7 @@ class Reservations:
         """wants: owners, and what each needs. needs, free: GPU UUID to bytes. free is called once, while every other
         process waits, so that nothing changes between look and entry. Those that fit are entered, in order; the others
         get a Shortage. A second reservation of the same owner replaces its first."""
-        with self._file.transaction() as connection:
+        with self._file.transaction(durable=False) as connection:
             connection.executemany(
                 "DELETE FROM reservations WHERE boot_id = ? AND pid = ? AND start_ticks = ?",
                 [_key(owner) for owner, _needs in wants],
@@ -76,7 +76,7 @@ class Reservations:
         return None
 
     def release(self, owner: Identity) -> None:
-        with self._file.transaction() as connection:
+        with self._file.transaction(durable=False) as connection:
             connection.execute(
                 "DELETE FROM reservations WHERE boot_id = ? AND pid = ? AND start_ticks = ?", _key(owner)
             )
@@ -89,7 +89,7 @@ class Reservations:
     def drop(self, alive: Callable[[Identity], bool]) -> None:
         rows = self._file.read("SELECT * FROM reservations")
         if self._file.writable and not all(alive(owner) for owner in {_owner(row) for row in rows}):
-            with self._file.transaction() as connection:
+            with self._file.transaction(durable=False) as connection:
                 _drop_dead(connection, alive)
 
 

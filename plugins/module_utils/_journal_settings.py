@@ -74,6 +74,7 @@ def is_changed(file: JournalFile, name: str) -> bool:
 
 @contextmanager
 def setting(file: JournalFile, name: str) -> Iterator[Setting]:
-    """Durable when it ends, nothing when it raises. Raises JournalError."""
-    with file.transaction() as connection:
+    """Written when it ends, nothing when it raises. It ends with the host, as the change does: an entry says of which
+    boot it is. Raises JournalError."""
+    with file.transaction(durable=False) as connection:
         yield Setting(connection, name)

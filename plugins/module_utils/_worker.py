@@ -352,7 +352,7 @@ class Worker:
         return self._opened
 
     def _step(self, name: ProcessStep) -> None:
-        """Durable before it happens. Once the driver was called, or on the way back, a journal that can't be written
+        """Written before it happens. Once the driver was called, or on the way back, a journal that can't be written
         stops nobody: half way is worse than unwritten.
         """
         self._clock.step(name)
@@ -384,6 +384,8 @@ class Worker:
                 device_bytes=job.device_bytes,
                 backend=job.backend.name,
                 after=job.previous.id if job.previous is not None else 0,
+                # That it had no GPU memory when the host ended is known already.
+                durable=job.previous is None or job.previous.status != "suspended",
             )
             if job.previous is not None and job.previous.signal_mask and job.previous.status in ("active", "unknown"):
                 # A worker that dies before it has put the masks back leaves them to the next one.
@@ -406,7 +408,7 @@ class Worker:
             )
 
     def _fields(self, **changed: object) -> None:
-        """What a later run needs to know or to undo, durable before the next step."""
+        """What a later run needs to know or to undo, written before the next step."""
         if self._operation is None:
             return
         try:

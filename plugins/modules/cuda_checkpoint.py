@@ -771,6 +771,7 @@ def main() -> None:
             backend.prepare()
             journal = resources.enter_context(open_journal(options.journal, create=not options.check))
             engine = Engine(options, backend, journal, gpus.read)
+            resources.callback(engine.harden)
             engine.run()
     except NvmlMissing as error:
         module.fail_json(msg=missing_required_lib(error.library), exception=error.trace)

@@ -57,8 +57,9 @@ def python(on: Host, script: str) -> str:
     return on.run("python3", "-B", "-", stdin=PROLOGUE + script)
 
 
-def test_a_step_that_was_written_survives_the_loss_of_power(h1: Host) -> None:
-    """Also the first one of a host: the file and its directories are new."""
+def test_what_was_begun_survives_the_loss_of_power(h1: Host) -> None:
+    """Also the first one of a host: the file and its directories are new. And so do all steps before something that is
+    durable."""
     said = python(
         h1,
         f"""
@@ -67,6 +68,9 @@ operation = begin(journal)
 for number in range(20):
     journal.step(operation.id, str(number))
     print(number, flush=True)
+journal.harden()
+begin(journal)
+journal.update(operation.id, message="not synced")
 with open("/var/lib/not-synced", "w") as other:
     other.write("there")
 os._exit(0)
@@ -77,7 +81,14 @@ os._exit(0)
     h1.fleet.must("poweroff", "h1", "--lose-unsynced")
     h1.fleet.must("start", "h1")
     assert h1.sh("cat /var/lib/not-synced 2>/dev/null || true").strip("\0") == ""
-    assert python(h1, f"print(open_journal({JOURNAL!r}).latest(TARGET).step)") == "19"
+    first, last = python(
+        h1,
+        f"""
+for one in open_journal({JOURNAL!r}).of_process(TARGET):
+    print(one.id, one.step, one.status, one.message)
+""",
+    ).splitlines()
+    assert (first.split(), last.split()) == (["1", "19", "active"], ["2", "lock", "active"])
     assert h1.sh(f"stat -c '%a %U' {Path(JOURNAL).parent} {JOURNAL}") == "700 root\n600 root"
 
 

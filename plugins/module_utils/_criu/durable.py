@@ -11,8 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import List, Sequence, Tuple
 
 
-def write_file(directory: str, name: str, data: bytes) -> None:
-    """Put a file in place of the one with this name, for its owner only. Raises OSError."""
+def write_file(directory: str, name: str, data: bytes, durable: bool = True) -> None:
+    """Put a file in place of the one with this name, for its owner only. durable: it outlives the host; without, whoever
+    dies but the host. Raises OSError."""
     scratch = os.path.join(directory, f".{name}.{os.getpid()}.new")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -22,7 +23,8 @@ def write_file(directory: str, name: str, data: bytes) -> None:
             view = memoryview(data)
             while view:
                 view = view[os.write(handle, view) :]
-            os.fsync(handle)
+            if durable:
+                os.fsync(handle)
         finally:
             os.close(handle)
         os.rename(scratch, os.path.join(directory, name))
@@ -32,7 +34,8 @@ def write_file(directory: str, name: str, data: bytes) -> None:
         except OSError:
             pass
         raise
-    sync_directory(directory)
+    if durable:
+        sync_directory(directory)
 
 
 def sync_directory(path: str) -> None:

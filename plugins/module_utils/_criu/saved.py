@@ -65,8 +65,9 @@ class Saved:
 
 
 def store(directory: str, saved: Sequence[Saved]) -> None:
-    """Durable. Raises OSError. The registers of a process are secrets, as its image is."""
-    write_file(directory, FILE, json.dumps([_to_data(one) for one in saved]).encode())
+    """For whoever comes after a death of this process; with the host theirs end. Raises OSError. The registers of a
+    process are secrets, as its image is."""
+    write_file(directory, FILE, json.dumps([_to_data(one) for one in saved]).encode(), durable=False)
 
 
 def forget(directory: str) -> None:

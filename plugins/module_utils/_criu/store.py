@@ -156,7 +156,6 @@ def make_partial(path: str) -> str:
         except BaseException:
             hidden.discard(fresh)
             raise
-        sync_directory(directory)
         return partial
     raise CriuError(partial, "others make it again and again", "", "Find out who works on that image, and wait.")
 

@@ -5,6 +5,7 @@
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _journal
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal, StepRecord, open_journal
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_errors import JournalError
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_file import JournalFile
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_schema import SCRIPTS
 from tests.unit.plugins.journal.helpers import BOOT, begin, identity, me
 
@@ -251,6 +253,28 @@ def test_what_outlives_everybody_but_the_host_is_not_waited_for(journal: Journal
     assert level() == 2
     with journal.file.transaction():
         assert level() == 2
+
+
+def test_what_is_of_use_only_while_the_process_lives_is_not_waited_for(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each promise that outlives the host takes a second on a disk that images are written to."""
+    levels: list[bool] = []
+    real = JournalFile.transaction
+
+    def watched(file: JournalFile, durable: bool = True) -> AbstractContextManager[sqlite3.Connection]:
+        levels.append(durable)
+        return real(file, durable)
+
+    monkeypatch.setattr(JournalFile, "transaction", watched)
+    operation = begin(journal)
+    journal.step(operation.id, "checkpoint")
+    journal.update(operation.id, stopped_by="us")
+    journal.finish(operation.id, "suspended")
+    assert levels == [True, False, False, False]
+    journal.harden()
+    journal.finish(operation.id, "done")
+    assert levels[4:] == [True, True]
 
 
 def test_a_guard_is_known_by_an_operation_that_is_not_the_last(journal: Journal) -> None:
