@@ -23,7 +23,7 @@ from conform.onecase import become_subreaper
 
 from . import main as harness
 from . import plays
-from .bench_image_report import COLD, LOOP, MODULE, PLUGIN, TASKS, WAYS, before_sync, page
+from .bench_image_report import COLD, LOOP, MODULE, PLUGIN, SIZES, TASKS, WAYS, before_sync, page
 from .images import Reaper, seen
 from .machine import Growing, meminfo, settings
 from .spec import Spec
@@ -49,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--python", default=sys.executable, help="Ansible runs on it (default: this one)")
     parser.add_argument("--profile", choices=("gpu", "sim"), help="only for how long is waited")
     parser.add_argument("--trees", type=int, default=4, help="spread over the GPUs (4)")
+    parser.add_argument("--gpus", type=int, default=0, metavar="N", help="the first N alone (all)")
     parser.add_argument("--mib", type=int, default=8192, help="device memory of each (8192)")
     parser.add_argument("--rounds", type=int, default=2, help="of the module, page cache warm; of the others one (2)")
     parser.add_argument("--home", default="/var/tmp", metavar="DIR", help="on the disk that is measured (/var/tmp)")
@@ -117,6 +118,7 @@ class Bench:
         self.images = home / "images"
         self.empty = home / "no-plugins"
         self.empty.mkdir()
+        self.gpus = min(arguments.gpus or len(spec.gpus), len(spec.gpus))
         self.subjects: List[Subject] = []
         (home / "work").mkdir()
         self.trial = Trial("bench-image", spec, home / "work", home / "trial.json", mark)
@@ -124,7 +126,7 @@ class Bench:
             "meta": {},
             "trees": arguments.trees,
             "mib": arguments.mib,
-            "gpus": len(spec.gpus),
+            "gpus": self.gpus,
             "rounds": {},
         }
 
@@ -134,7 +136,7 @@ class Bench:
             harness.write(self.arguments.report, page(self.record))
 
     def start(self) -> None:
-        count, gpus = self.arguments.trees, len(self.spec.gpus)
+        count, gpus = self.arguments.trees, self.gpus
         for gpu in range(gpus):
             names = [(f"plain{number}", "plain") for number in range(count) if number % gpus == gpu]
             if names:
@@ -151,6 +153,7 @@ class Bench:
             LOOP: (self.loop_there, self.loop_back),
             PLUGIN: (self.plugin_there, self.plugin_back),
             MODULE: (self.module_there, self.module_back),
+            SIZES: (self.module_there, lambda: self.module_back(verify="sizes")),
             TASKS: (self.tasks_there, self.tasks_back),
         }[bare]
         with Reaper([one.pid for one in self.subjects]):
@@ -233,10 +236,9 @@ class Bench:
         pids = [one.pid for one in self.subjects]
         return self._there([self._present(pids=pids, store=str(self.images), parallel=len(pids))])
 
-    def module_back(self) -> Dict[str, Any]:
-        return self._back(
-            [plays.image_task("restored", self.spec, store=str(self.images), parallel=len(self.subjects))]
-        )
+    def module_back(self, verify: str = "full") -> Dict[str, Any]:
+        which = {"store": str(self.images), "parallel": len(self.subjects), "verify": verify}
+        return self._back([plays.image_task("restored", self.spec, **which)])
 
     def tasks_there(self) -> Dict[str, Any]:
         """One task for each, in one playbook."""

@@ -10,9 +10,9 @@ from typing import Any, Dict, List, Tuple
 from .bench_report import _HEAD, median
 
 COLD = "-cold"
-LOOP, PLUGIN, MODULE, TASKS = "loop", "plugin", "module", "tasks"
+LOOP, PLUGIN, MODULE, SIZES, TASKS = "loop", "plugin", "module", "module-sizes", "tasks"
 #: In their order: a dump before it is measured warms what is not the images'.
-WAYS = (LOOP, PLUGIN, MODULE, TASKS, LOOP + COLD, PLUGIN + COLD, MODULE + COLD)
+WAYS = (LOOP, PLUGIN, MODULE, SIZES, TASKS, LOOP + COLD, PLUGIN + COLD, MODULE + COLD, SIZES + COLD)
 #: Steps of an image: until everything is written; until it is on the disk; behind that.
 WRITTEN = ("stop", "suspend", "dump", "prove", "compress")
 SEALED = (*WRITTEN, "seal")
@@ -24,6 +24,7 @@ _WORDS = """- **loop**: for each process in turn `cuda-checkpoint --action lock`
 - **plugin**: `criu dump` and `criu restore` with CRIU's cuda plugin, each in turn
 - **module**: one task of `criu_image` with all of them, all at once: its own wall time, with proof, SHA-256 and fsync,
   and on the way back `verify: full`
+- **module-sizes**: the same with `verify: sizes` on the way back, which hashes nothing then, as the others don't
 - **tasks**: one such task for each
 - **before the sync**: until everything is written; of the module without the steps `seal`, `rename` and `end`
 - **-cold**: the images are taken out of the page cache before the way back
@@ -59,8 +60,7 @@ def ratios(rounds: Dict[str, List[Dict[str, Any]]]) -> List[Tuple[str, str, floa
     """(of, over, to disk before the sync, with it, back, back without verify): how many times faster, medians. Warm is
     compared with warm, cold with cold."""
     found = []
-    for temperature in ("", COLD):
-        one = MODULE + temperature
+    for one, temperature in [(MODULE, ""), (SIZES, ""), (MODULE + COLD, COLD), (SIZES + COLD, COLD)]:
         for other in (LOOP + temperature, PLUGIN + temperature, TASKS + temperature):
             if one not in rounds or other not in rounds:
                 continue
@@ -91,7 +91,7 @@ def page(record: Dict[str, Any]) -> str:
     )
     parts = [
         _HEAD,
-        f"# {record['trees']} trees of {record['mib']} MiB to disk and back: {', '.join(meta.get('gpus', []))}\n",
+        f"# {record['trees']} trees of {record['mib']} MiB to disk and back: {_gpus(record)}\n",
         run,
         _WORDS,
     ]
@@ -111,6 +111,12 @@ def page(record: Dict[str, Any]) -> str:
         parts.append("Not finished.\n")
     parts.append(f"Huge-page setting as before: {meta.get('settings as before', 'not read yet')}.\n")
     return "\n".join(parts)
+
+
+def _gpus(record: Dict[str, Any]) -> str:
+    there = record.get("meta", {}).get("gpus", [])
+    used = record.get("gpus", len(there))
+    return ", ".join(there[:used]) + (f", of {len(there)} of the host" if used < len(there) else "")
 
 
 def _table(rounds: Dict[str, List[Dict[str, Any]]]) -> str:
