@@ -26,6 +26,7 @@ DIRECTORY = Path("/run/lab")
 JOURNAL = Path("/var/lib/gpufleet/checkpoint.db")
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 HOLDER = "gpufleet-hold"
+WORKLOAD = "gpusim-workload"
 TABLES = ("reservations", "settings", "setting_users")
 # The last operation of each process, and the states of one that is not over.
 LATEST = "SELECT * FROM operations WHERE id IN (SELECT max(id) FROM operations GROUP BY boot_id, pid, start_ticks)"
@@ -49,6 +50,11 @@ def wait_for(condition: Callable[[], Any], seconds: float) -> Any:
 def entry_of(pid: int) -> list[str]:
     """/proc/PID/stat after the name: state, parent, ...; empty when there is no such process."""
     return read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+
+
+def state_of(pid: int) -> str:
+    """Of a workload; "" when it is gone, also when its PID is another process by now, as after a reboot."""
+    return (entry_of(pid) or [""])[0] if read(f"/proc/{pid}/comm").strip() == WORKLOAD else ""
 
 
 def processes() -> list[int]:
@@ -150,7 +156,7 @@ def look(names: dict[str, int]) -> dict[str, Any]:
     """What can be seen of each process without a driver call."""
     return {
         name: {
-            "state": (entry_of(pid) or [""])[0],
+            "state": state_of(pid),
             "threads": sorted({(entry_of_thread(pid, tid) or [""])[0] for tid in threads_of(pid)}),
             "tracer": int(status_of(pid).get("TracerPid", 0)),
             "start": int((entry_of(pid) or ["0"] * 20)[19]),
@@ -187,7 +193,7 @@ def check(names: dict[str, int]) -> dict[str, Any]:
     """Like look, with the checksum over the device memory and whether the counter goes on, after giving it the time."""
     before = {name: counter_of(name) for name in names}
     ask_for_sums(list(names))
-    living = [name for name, pid in names.items() if (entry_of(pid) or ["Z"])[0] not in "ZXTt"]
+    living = [name for name, pid in names.items() if state_of(pid) not in ("", *"ZXTt")]
     sums = sums_of(living, 60)
     wait_for(lambda: all(counter_of(name) > before[name] for name in living), 30)
     seen = look(names)
