@@ -106,7 +106,7 @@ class Bench:
         return one
 
     def part(self, of: Workload, suffix: str, device: bool = True) -> Workload:
-        """A further process of a workload."""
+        """A further process of a workload. It is ended first: a rank of NCCL does not end with its parent."""
         out = of.beside(suffix)
         pidfile = out.with_name(out.name + ".pid")
         end = time.monotonic() + self.ready
@@ -115,6 +115,7 @@ class Bench:
                 raise RuntimeError(f"no {pidfile.name} in {self.ready:g} s; stderr: {of.stderr()!r}")
             time.sleep(0.02)
         one = Workload(suffix, int(pidfile.read_text()), out, of.mib if device else 0)
+        self._ends(one)
         one.wait_ready(self.ready)
         return one
 
