@@ -452,6 +452,16 @@ def test_a_store_that_fills_up_is_told_as_that_and_the_tree_goes_on(lab: Lab, ki
         lab.host.sh(f"umount {place}")
 
 
+def test_a_place_that_is_taken_is_told_before_anything_is_suspended(lab: Lab) -> None:
+    job = lab.one()
+    path = f"{STORE}/taken"
+    lab.host.sh(f"mkdir -p -m 700 {STORE} && echo mine >{path}.partial")
+    (failed,) = lab.play(image("present", pid=job.pid, path=path, leave_running=False))
+    failed.refused(f"{path}.partial", "was not made by this collection", "Move it away")
+    assert not lab.ask("journal", f"SELECT * FROM operations WHERE pid = {job.pid}")
+    assert lab.host.sh(f"cat {path}.partial; rm {path}.partial") == "mine"
+
+
 def test_bad_input_is_refused_before_anything(lab: Lab) -> None:
     job = lab.one()
     results = lab.play(

@@ -71,7 +71,8 @@ def cpu_ticks(pid: int) -> int:
 
 
 def counter_of(name: str) -> int:
-    return int(read(DIRECTORY / name) or 0)
+    """Of a file whose last writes were lost, there may be zero bytes at its end."""
+    return int(read(DIRECTORY / name).strip("\0\n") or 0)
 
 
 def ask_for_sums(names: list[str]) -> None:
