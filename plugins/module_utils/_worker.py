@@ -54,6 +54,8 @@ _PR_SET_NAME = 15
 NAME = WORKER_NAME.encode()
 # A process that a dead worker has left stopped is asked for so long while it is held; a copy that is going on counts.
 PROBE_SECONDS = 600.0
+# How often a guard tries to write what its journal lacks.
+LATE_SECONDS = 3.0
 # Refusals of a checkpoint after which the driver refuses every later one of the same process.
 FOR_EVER = frozenset((2, 801, 999))
 # A driver call is never given up: it can't be cut, and the module has a watchdog of its own.
@@ -188,6 +190,7 @@ class Worker:
         self._notes: List[str] = []
         self._huge_pages = ""
         self._undo_lock = False
+        self._unwritten: Optional[Tuple[Command, Outcome]] = None
         self._committed = False
         self._state = "unknown"
         self._state_before = "unknown"
@@ -267,7 +270,9 @@ class Worker:
         try:
             if command.do == "resume":
                 self._journal.release(own_identity())
+            self._unwritten = (command, outcome)
             self._record(command, outcome)
+            self._unwritten = None
         except JournalError as error:
             outcome = replace(outcome, notes=(*outcome.notes, f"its outcome could not be journalled: {error}"))
         return outcome
@@ -741,9 +746,21 @@ class Worker:
             with suppress(HoldError):
                 # Thawed by a resume that failed. What can't be frozen again is guarded all the same.
                 freezer.freeze(self._job.identity)
-        self._journal.close()
-        if guard(self._hold) == ENDED and self._operation is not None:
+        if self._guard(self._hold) == ENDED and self._operation is not None:
             self._journal.finish(self._operation.id, "failed", "the process ended while it was parked", {})
+
+    def _guard(self, hold: Hold) -> str:
+        """As long as it takes. What could not be journalled is, as soon as it can be: until then every other run takes
+        this one for one at work."""
+        while True:
+            self._journal.close()
+            late = self._unwritten
+            left = guard(hold, deadline=None if late is None else time.monotonic() + LATE_SECONDS)
+            if left != UNWANTED or late is None:
+                return left
+            with suppress(JournalError):
+                self._record(*late)
+                self._unwritten = None
 
 
 def _words(reply: Reply) -> str:

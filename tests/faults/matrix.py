@@ -34,6 +34,7 @@ ONCE_LOST = (
     "SIGCONT at resume, process seize",
     "exit at dump, image dump +0.1 s",
     "debugger at suspend, process lock",
+    "journal read-only at suspend, process checkpoint +0.25 s",
 )
 
 

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What came of each scenario, kept in a file from batch to batch, and the table of it in docs/reliability.md.
 
-usage: python -m tests.faults.record RECORD      prints the table
+usage: python -m tests.faults.record RECORD      prints the part of docs/reliability.md that comes from it
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.faults.kinds import FAULTS
-from tests.faults.matrix import Scenario
-from tests.faults.points import WAYS
+from tests.faults.kinds import FAULTS, LEFT_OUT
+from tests.faults.matrix import Scenario, every
+from tests.faults.points import UNREACHED, WAYS
 from tests.faults.verdict import Outcome
 from tests.system.hosts import ROOT
 
@@ -104,5 +104,15 @@ def table(entries: Sequence[Entry]) -> str:
     return "\n".join(lines)
 
 
+def section(entries: Sequence[Entry], scenarios: Sequence[Scenario]) -> str:
+    """Markdown: what came of it, and what is not in it, with the reasons. scenarios: the whole matrix."""
+    tried = {one.scenario for one in entries if one.fired}
+    commits = ", ".join(f"`{name}`" for name in sorted({one.commit for one in entries}))
+    left = [f"- {what}: {why}" for what, why in LEFT_OUT.items()]
+    left += [f"- the step `{step}`: {why}" for step, why in UNREACHED.items()]
+    whole = f"Of the {len(scenarios)} in the matrix, {sum(str(one) in tried for one in scenarios)}. Commit {commits}."
+    return "\n\n".join([f"{told(entries)}. {whole}", table(entries), "Not in the matrix:", "\n".join(left)])
+
+
 if __name__ == "__main__":
-    print(table(read(Path(sys.argv[1]))))
+    print(section(read(Path(sys.argv[1])), every()))

@@ -12,8 +12,8 @@ from typing import List, Sequence, Tuple
 
 
 def write_file(directory: str, name: str, data: bytes, durable: bool = True) -> None:
-    """Put a file in place of the one with this name, for its owner only. durable: it outlives the host; without, whoever
-    dies but the host. Raises OSError."""
+    """Put a file in place of the one with this name, for its owner only. durable: it outlives the host; without, it
+    outlives whoever dies but the host. Raises OSError."""
     scratch = os.path.join(directory, f".{name}.{os.getpid()}.new")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     try:

@@ -8,12 +8,16 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, List, Optional
 
 import pytest
 
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _worker
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.backend import Reply
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import open_journal
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._outcome import Command, outcome_from
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.guard import RELEASED, UNWANTED
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal, open_journal
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_errors import JournalError
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._outcome import Command, Outcome, outcome_from
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import is_alive, read_identity
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._worker import Job, Worker
 
@@ -120,3 +124,69 @@ def test_ps_shows_whose_guard_it_is(room: bool) -> None:
         finally:
             child.kill()
             child.wait()
+
+
+def test_a_guard_writes_what_its_journal_lacks_once_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal was read-only when the process had been suspended: what came after took the guard for one at work."""
+    with subprocess.Popen(["sleep", "60"]) as victim:
+        try:
+            identity, own = read_identity(victim.pid), read_identity(os.getpid())
+            assert identity is not None and own is not None
+            path = str(tmp_path / "journal" / "checkpoint.db")
+            ours, theirs = socket.socketpair()
+            with ours, theirs:
+                job = Job(
+                    identity=identity,
+                    run_id="mine",
+                    goal="checkpointed",
+                    executable="/bin/sleep",
+                    uid=0,
+                    stopped_by="",
+                    device_bytes={},
+                    park=True,
+                    guard="holder",
+                    huge_pages="keep",
+                    backend=Silent(),  # type: ignore[arg-type]
+                    journal=path,
+                )
+                worker = Worker(job, theirs)
+                journal = open_journal(path)
+                worker._operation = journal.begin(
+                    run_id="mine",
+                    identity=identity,
+                    executable="/bin/sleep",
+                    uid=0,
+                    goal="checkpointed",
+                    state_before="running",
+                    step="checkpoint",
+                    worker=own,
+                    park=True,
+                    guard="holder",
+                    stopped_by="us",
+                    device_bytes={},
+                    backend="silent",
+                )
+                suspended = Outcome(ok=True, state="checkpointed", stopped="us")
+                real, failing = Journal.finish, [True, True]
+
+                def finish(of: Journal, *arguments: Any, **more: Any) -> None:
+                    if failing and failing.pop():
+                        raise JournalError("journal", "it is read-only", "", "")
+                    real(of, *arguments, **more)
+
+                deadlines: List[Optional[float]] = []
+
+                def guard(_hold: object, deadline: Optional[float] = None, **_more: object) -> str:
+                    deadlines.append(deadline)
+                    return UNWANTED if deadline is not None else RELEASED
+
+                monkeypatch.setattr(Journal, "finish", finish)
+                monkeypatch.setattr(_worker, "guard", guard)
+                monkeypatch.setattr(worker, "_suspend", lambda _command: suspended)
+                assert "could not be journalled" in worker._perform(Command("suspend")).notes[-1]
+                assert journal.get(worker._operation.id).status == "active"
+                assert worker._guard(object()) == RELEASED  # type: ignore[arg-type]
+                assert journal.get(worker._operation.id).status == "suspended"
+                assert [one is None for one in deadlines] == [False, False, True]
+        finally:
+            victim.kill()
