@@ -92,7 +92,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         simulator = build_simulator(Path(directory) / "root")
         hosts = max(1, min(options.hosts, len(scenarios)))
-        with labs(simulator, "--gpus", "1", "--vram", "512", hosts=hosts) as fleet:
+        with labs(simulator, "--gpus", "1", "--vram", "512", "--disk", "1536", hosts=hosts) as fleet:
             go_through(fleet, scenarios, kept, options.record)
 
 

@@ -23,7 +23,7 @@ BATCHES = list(batches(sample(SEED, COUNT), HOSTS))
 @pytest.fixture(scope="module")
 def fleet_of_labs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Lab]]:
     simulator = build_simulator(tmp_path_factory.mktemp("sim") / "root")
-    with labs(simulator, "--gpus", "1", "--vram", "512", hosts=HOSTS) as every:
+    with labs(simulator, "--gpus", "1", "--vram", "512", "--disk", "1536", hosts=HOSTS) as every:
         on_each(every, prepare)
         yield every
 
