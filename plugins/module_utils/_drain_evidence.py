@@ -238,7 +238,10 @@ def _without_image(row: ImageRow) -> Optional[ImageSeen]:
     if row.status not in ("sealed", "gone"):
         why = f"its tree has ended in the middle of the dump (step {row.step})"
         if store.has_partial(row.path):
-            why += f"; keep {row.path}.partial, which may hold it"
+            why += (
+                f"; keep {row.path}.partial, which may hold it: criu_image with state: restored and path: {row.path} "
+            )
+            why += "finishes it where it is whole"
     return ImageSeen(row.path, row.root.pid, MISSING, None, (Member(row.root, "", None),), why=why)
 
 

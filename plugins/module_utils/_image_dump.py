@@ -22,6 +22,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import (
     actions,
     compress,
     digest,
+    ending,
     images,
     lifeline,
     log_look,
@@ -32,6 +33,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import (
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import options as criu_options
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.durable import sync_others
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.errors import CriuError
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.images import ImageError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.manifest import (
     Manifest,
     ManifestGpu,
@@ -82,6 +84,9 @@ class Dump:
         self._gpus: Tuple[GpuSnapshot, ...] = ()
         self._partial = ""
         self._tree: Optional[Tree] = None
+        self._chosen: Optional[criu_options.Chosen] = None
+        self._held: Dict[int, Dict[str, int]] = {}
+        self._announced: Optional[Manifest] = None
         self._ended = False
         self._reserve = Reserve(os.path.dirname(job.options.journal))
         self._guards = Guards(job, journal)
@@ -102,28 +107,46 @@ class Dump:
         self._steps.begin("stop")
         self._partial = store.make_partial(self._job.path)
         tree = self._stand_still()
-        chosen = self._choose(tree)
-        held = {one.pid: dict(one.device_bytes or {}) for one in self._subjects}
-        tree = self._write(tree, chosen, held)
+        self._chosen = self._choose(tree)
+        self._held = {one.pid: dict(one.device_bytes or {}) for one in self._subjects}
+        tree = self._guard(self._criu(tree, "stopped"))
+        self._prove(tree)
         files = images.regular_files(self._partial)
-        compressed = self._compress()
-        self._steps.begin("seal")
-        self._sync_files(files)
-        manifest = self._manifest(tree, chosen, held, compressed, files)
-        write_manifest(self._partial, manifest)
-        store.sync(self._partial)
-        self._steps.measured(DUMP_STEP, ("dump", "prove", "compress", "seal"), manifest.host_bytes)
+        manifest = self._manifest(tree, files)
+        if not self._criu_ends_it:
+            compressed = self._compress()
+            self._steps.begin("seal")
+            self._sync_files(files)
+            chunks = digest.digest(self._partial, store.content(self._partial))
+            manifest = replace(manifest, compressed=compressed, chunks=chunks)
+            write_manifest(self._partial, manifest)
+            store.sync(self._partial)
+            self._steps.measured(DUMP_STEP, ("dump", "prove", "compress", "seal"), manifest.host_bytes)
+        self._announced = manifest
         return self._details(tree, manifest)
+
+    @property
+    def _criu_ends_it(self) -> bool:
+        """The tree has connections, whose peers must not hear of its end."""
+        return self._chosen is not None and self._chosen.must_kill and not self._job.options.leave_running
 
     def commit(self) -> Dict[str, Any]:
         """Give the image its name, and end the tree, or let it go on where it is to. Raises CriuError: then undo() is
         due, if it is_open still."""
         if self._tree is None:
             raise ValueError("nothing is dumped")
-        if not self._ended:
-            self._unless_ran(who_ran(self._tree, self._guards.guarded))
+        self._unless_ran(who_ran(self._tree, self._guards.guarded))
+        details: Dict[str, Any] = {}
+        if self._criu_ends_it:
+            details = self._let_criu_end_it(self._tree)
         self._steps.begin("rename")
-        store.seal(self._partial, self._job.path)
+        try:
+            store.seal(self._partial, self._job.path)
+            ending.forget(self._job.path)
+        except (CriuError, OSError) as error:
+            if self.is_open:
+                raise
+            raise self._only_copy(str(error)) from error
         self._reserve.release()
         self._partial = ""
         if self._job.options.leave_running:
@@ -139,7 +162,46 @@ class Dump:
         self._guards.wait()
         self._forget_suspended()
         self._steps.finish("gone", "; ".join(left))
-        return {"lives": False}
+        return {"lives": False, **details}
+
+    def _let_criu_end_it(self, tree: Tree) -> Dict[str, Any]:
+        """An image of it is proved, and CRIU makes it anew. Once it has ended the tree, nothing else is left of it: the
+        next run finishes what fails from there on. Raises CriuError and others."""
+        if self._announced is None:
+            raise ValueError("nothing is dumped")
+        ending.announce(self._partial, self._announced)
+        for name in os.listdir(self._partial):
+            if not name.startswith("."):
+                os.unlink(os.path.join(self._partial, name))
+        self._criu(tree, "killed")
+        self.is_open, self._steps.must_go_on = False, True
+        try:
+            doubts = self._doubts(tree)
+        except (ImageError, OSError) as error:
+            doubts = (str(error),)
+        if doubts:
+            self._steps.notes.append(f"the image may lack something: {'; '.join(doubts)}")
+        try:
+            self._compress()
+        except (CriuError, OSError) as error:
+            self._steps.notes.append(f"a part of the image is not compressed: {error}")
+        self._steps.begin("seal")
+        self._sync_files(self._announced.files)
+        try:
+            manifest = ending.complete(self._partial)
+            store.sync(self._partial)
+        except (CriuError, OSError) as error:
+            raise self._only_copy(str(error)) from error
+        self._steps.measured(DUMP_STEP, ("dump", "prove", "compress", "seal"), manifest.host_bytes)
+        return self._details(tree, manifest)
+
+    def _only_copy(self, why: str) -> CriuError:
+        return CriuError(
+            self.name,
+            why,
+            f"CRIU has ended it, and {self._partial} is all that there is of it.",
+            "Mend that, and run the task again: the image is finished then. Don't delete it.",
+        )
 
     def _unless_ran(self, ran: Sequence[str]) -> None:
         if ran:
@@ -164,9 +226,16 @@ class Dump:
         """Everything as it was; the incomplete image goes. Returns what could not be."""
         self._reserve.release()
         self._steps.begin("undo")
+        if not self._partial and self._tree is None:
+            # Somebody else is at work there, and nothing was done.
+            self.is_open = False
+            self._steps.finish(status)
+            return ()
         problems = list(self._let_go_on())
         if self._partial:
             try:
+                if ending.is_only_copy(self._partial):
+                    raise self._only_copy("its image is not sealed")
                 store.remove_partial(self._partial)
             except (CriuError, OSError) as error:
                 problems.append(str(error))
@@ -238,25 +307,11 @@ class Dump:
     def _choose(self, tree: Tree) -> criu_options.Chosen:
         return criu_options.choose(self._job.options.criu, tree, self._job.options.allow)
 
-    def _write(self, tree: Tree, chosen: criu_options.Chosen, held: Dict[int, Dict[str, int]]) -> Tree:
-        """The tree as CRIU has left it: stopped. One with connections has to be ended by CRIU itself, which keeps their
-        peers from hearing of it: not before it is proved that an image of the tree is whole.
-        """
-        tree = self._criu(tree, chosen, "stopped")
-        kills = chosen.must_kill and not self._job.options.leave_running
-        if not kills:
-            tree = self._guard(tree)
-        self._prove(tree, held)
-        if not kills:
-            return tree
-        for name in os.listdir(self._partial):
-            if not name.startswith("."):
-                os.unlink(os.path.join(self._partial, name))
-        self._criu(tree, chosen, "killed")
-        self._prove(tree, held)
-        return tree
-
-    def _criu(self, tree: Tree, chosen: criu_options.Chosen, leave: str) -> Tree:
+    def _criu(self, tree: Tree, leave: str) -> Tree:
+        """The tree as CRIU has left it: stopped, or ended."""
+        chosen = self._chosen
+        if chosen is None:
+            raise ValueError("no options are chosen")
         self._steps.begin("dump")
         release_guards(tree.cuda, self._journal)
         saved = lifeline.prepare(self._partial, [member.identity for member in tree.members])
@@ -302,9 +357,13 @@ class Dump:
         self._steps.details["log"] = _image_logs.keep(logged, self._job.options.journal, name)
         return log_look.refused(done.log, "dump", self.name, done.rc, place=os.path.dirname(logged))
 
-    def _prove(self, tree: Tree, held: Dict[int, Dict[str, int]]) -> None:
+    def _doubts(self, tree: Tree) -> Tuple[str, ...]:
         self._steps.begin("prove")
-        problems = proof.prove(tree, images.read_pstree(self._partial), images.page_bytes(self._partial), held)
+        seen = images.read_pstree(self._partial), images.page_bytes(self._partial)
+        return proof.prove(tree, *seen, self._held)
+
+    def _prove(self, tree: Tree) -> None:
+        problems = self._doubts(tree)
         if problems:
             raise CriuError(
                 self.name,
@@ -325,14 +384,10 @@ class Dump:
         not fit them."""
         self._steps.notes.extend(sync_others([one.path for one in files if one.writable and not one.deleted]))
 
-    def _manifest(
-        self,
-        tree: Tree,
-        chosen: criu_options.Chosen,
-        held: Dict[int, Dict[str, int]],
-        compressed: str,
-        files: Tuple[OpenRegular, ...],
-    ) -> Manifest:
+    def _manifest(self, tree: Tree, files: Tuple[OpenRegular, ...]) -> Manifest:
+        """Without its chunks."""
+        if self._chosen is None:
+            raise ValueError("no options are chosen")
         host = read_host()
         before = {one.pid: one for one in self._subjects}
         ours = {one.pid for one in self._stopped}
@@ -346,12 +401,12 @@ class Dump:
             driver=host.driver_version,
             gpus=tuple(ManifestGpu(gpu.uuid, gpu.index, gpu.name, gpu.total_bytes) for gpu in self._gpus),
             criu=".".join(map(str, self._job.criu.version)),
-            options=chosen.arguments,
+            options=self._chosen.arguments,
             root=tree.root.pid,
             tree=tuple(
                 member_of(
                     one,
-                    held.get(one.pid, {}),
+                    self._held.get(one.pid, {}),
                     state_before=self._before(before[one.pid]) if one.pid in before else "",
                     stopped_before=before[one.pid].view.stopped == "other"
                     if one.pid in before
@@ -361,9 +416,9 @@ class Dump:
             ),
             host_bytes=sum(one.rss_anon_bytes for one in tree.members),
             files=files,
-            chunks=digest.digest(self._partial, store.content(self._partial)),
+            chunks=(),
             snapshot=self._job.options.leave_running,
-            compressed=compressed,
+            compressed="",
             run_id=self._job.options.run_id,
             name=self._job.name,
             selection=store.selection(self._job.options.select),

@@ -33,11 +33,10 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._gpu import Gp
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.registry import Finding
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._host import read_boot_id, read_machine_id
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_job import ImageJob, ImageOptions
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_left import take_out
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_left import finish, take_out
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_lives import criu_at, half_restored
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_suspend import PARENT_IN_TREE
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_images import ImageRow
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._outcome import Command, Outcome
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._pool import Pool
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import is_alive, read_identity
@@ -256,11 +255,14 @@ class ImageEngine:
 
     def _mend(self, subject: Subject) -> None:
         """What a dead worker has left behind: members that it stopped, an image that it did not finish."""
-        rows: List[ImageRow] = [row for row in (self._journal.image_latest(subject.path),) if row is not None]
-        if subject.root is not None:
-            rows.extend(self._journal.images_of(subject.root)[:1])
-        for row in rows:
-            if row.finished or (row.worker is not None and is_alive(row.worker)):
+        finished = finish(subject.path)
+        if finished:
+            subject.notes.append(f"{subject.path} is finished now: CRIU had ended its tree when its worker died")
+        for row in self._journal.unfinished_images(subject.path, subject.root):
+            if row.worker is not None and is_alive(row.worker):
+                continue
+            if finished and row.path == subject.path:
+                self._journal.finish_image(row.id, "gone", f"its worker had died at step {row.step}")
                 continue
             if row.root.boot_id == read_boot_id():
                 subject.stopped.extend(one for one in row.stopped if is_alive(one) and one not in subject.stopped)
@@ -415,6 +417,9 @@ class ImageEngine:
     def _stored(self, path: str) -> Subject:
         subject = Subject(path=path, name=os.path.basename(path))
         image = store.find_image(path)
+        if image is None and not self.options.check and finish(path):
+            subject.notes.append(f"{path} is finished now: CRIU had ended its tree when its worker died")
+            image = store.find_image(path)
         if image is None:
             if self.options.check:
                 subject.changed = True
@@ -518,9 +523,9 @@ def wait_for(journal: Journal, path: str, step_timeout: float) -> None:
     """Until no other run is at that image. Raises Refused."""
     end = time.monotonic() + (step_timeout or BUSY_SECONDS)
     while True:
-        row = journal.image_latest(path)
-        if row is not None and row.worker is not None and not row.finished and is_alive(row.worker):
-            who, run, step = row.worker.pid, row.run_id, row.step
+        at_work = [one for one in journal.unfinished_images(path, None) if one.worker and is_alive(one.worker)]
+        if at_work and at_work[0].worker is not None:
+            who, run, step = at_work[0].worker.pid, at_work[0].run_id, at_work[0].step
         else:
             who, run, step = criu_at(path), "that has ended", "criu"
             if not who:

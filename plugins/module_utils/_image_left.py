@@ -1,19 +1,28 @@
 # Copyright (c) 2026, gpufleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a killed criu has left in the processes of a dump that was broken off."""
+"""What is left of a dump that was broken off: an image that can be finished, or CRIU's code in the processes."""
 
 from __future__ import annotations
 
+import os
 from typing import List, Tuple
 
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import lifeline
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import images, lifeline, store, tool
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.place import PARTIAL
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.read_tree import read_tree
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.run import read_log
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.saved import Saved, load
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_images import ImageRow
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_model import Identity
+
+
+def finish(path: str) -> bool:
+    """An image whose tree CRIU has ended, and whose worker died before it was sealed. Raises CriuError, OSError."""
+    return store.finish(
+        path, lambda partial: images.is_complete(partial, "dump", read_log(os.path.join(partial, tool.DUMP_LOG)))
+    )
 
 
 def take_out(journal: Journal, row: ImageRow) -> Tuple[Tuple[Saved, ...], Tuple[str, ...], Tuple[str, ...]]:

@@ -23,7 +23,8 @@ UNDO = ("undo", "continue")
 
 
 class Steps:
-    """notes: what an operator should know. details: what a failure shows beside its words."""
+    """notes: what an operator should know. details: what a failure shows beside its words. must_go_on: there is no way
+    back, so a step that can't be journalled is a note."""
 
     def __init__(self, journal: Journal, job: ImageJob) -> None:
         self._journal = journal
@@ -32,6 +33,7 @@ class Steps:
         self._times: Dict[str, float] = {}
         self._since = 0.0
         self.last: Union[ImageStep, Literal[""]] = ""
+        self.must_go_on = False
         self.notes: List[str] = []
         self.details: Dict[str, Any] = {}
 
@@ -53,7 +55,7 @@ class Steps:
         self.last = name or self.last
 
     def begin(self, name: ImageStep, stopped: Optional[Sequence[Identity]] = None) -> None:
-        """Raises JournalError; on the way back that is a note, since going on is what matters then."""
+        """Raises JournalError; on the way back, and where there is none, that is a note: to go on is what matters."""
         self._clock(name)
         try:
             if self._row is None:
@@ -67,7 +69,7 @@ class Steps:
                 )
             self._journal.image_step(self._row.id, name, stopped=stopped, durable=name not in HASTY)
         except JournalError as error:
-            if name not in UNDO:
+            if name not in UNDO and not self.must_go_on:
                 raise
             self.notes.append(f"step {name} could not be journalled: {error}")
 

@@ -389,6 +389,10 @@ class Journal:
         """The last ones that were given up for another host or taken from one, newest first."""
         return self._images.moved(limit)
 
+    def unfinished_images(self, path: str, root: Optional[Identity]) -> Tuple[ImageRow, ...]:
+        """At which somebody is at work, or died: of this path, or of this root. In their order."""
+        return self._images.unfinished(path, root)
+
     def live_images(self) -> Tuple[ImageRow, ...]:
         """Those that are not finished, of any boot: somebody is at work, or died at it."""
         return self._images.live()

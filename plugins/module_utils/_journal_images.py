@@ -201,6 +201,13 @@ class Images:
         """Those that were given up for another host or taken from one, newest first."""
         return self._read("WHERE status = 'moved' ORDER BY id DESC LIMIT ?", (limit,))
 
+    def unfinished(self, path: str, root: Optional[Identity]) -> Tuple[ImageRow, ...]:
+        key = ("", 0, 0) if root is None else (root.boot_id, root.pid, root.start_ticks)
+        return self._read(
+            "WHERE finished = 0 AND (path = ? OR (boot_id = ? AND pid = ? AND start_ticks = ?)) ORDER BY id",
+            (path, *key),
+        )
+
     def live(self) -> Tuple[ImageRow, ...]:
         names = sorted(LIVE_IMAGES)
         return self._read(f"WHERE finished = 0 AND status IN ({', '.join('?' * len(names))}) ORDER BY id", tuple(names))

@@ -189,8 +189,8 @@ def _lines(value: Any) -> str:
     return json.dumps(value)
 
 
-def from_json(data: bytes) -> Manifest:
-    """Raises FieldError for whatever is not as this release writes it."""
+def from_json(data: bytes, sealed: bool = True) -> Manifest:
+    """sealed: it has chunks. Raises FieldError for whatever is not as this release writes it."""
     if len(data) > MOST:
         raise FieldError("", f"{len(data)} bytes long", f"at most {MOST} bytes")
     value = parse(data)
@@ -220,7 +220,7 @@ def from_json(data: bytes) -> Manifest:
         tree=tree,
         host_bytes=fields.number("host_bytes", 0, BYTES),
         files=_files(fields),
-        chunks=_chunks(fields),
+        chunks=_chunks(fields) if sealed else (),
         snapshot=fields.flag("snapshot"),
         compressed=fields.choice("compressed", ("", "zstd")),
         run_id=fields.line("run_id"),

@@ -13,9 +13,9 @@ import os
 import re
 import stat
 from dataclasses import dataclass
-from typing import Any, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, List, Mapping, Optional, Tuple, Union
 
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import hidden, owner
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import ending, hidden, owner
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.content import (
     LIFE,
     MANIFEST,
@@ -171,21 +171,63 @@ def _take_over(partial: str) -> None:
                 "Nothing is deleted that somebody else may need.",
                 "Move it away.",
             )
-        if owner.is_mine(partial):
-            raise ValueError(f"this process is at work on {partial} already")
-        owner.claim(partial)
-        user = user_of(partial)
-        if user:
+        _claim_left(partial)
+        if ending.is_only_copy(partial):
             owner.release(partial, forget=False)
             raise CriuError(
                 partial,
-                f"PID {user} still writes to it, though who started it has ended",
-                "What it stops and continues must not be taken from it half way.",
-                "Wait until it is done.",
+                "it holds a tree that CRIU has ended for it, and nothing else does",
+                "Deleted, it would be lost.",
+                "Run criu_image with state: restored and that path: the image is finished then. Where that is refused, "
+                "keep a copy before you remove it.",
             )
     except FileNotFoundError:
         return  # sealed or removed meanwhile
     hidden.delete(partial)
+
+
+def _claim_left(partial: str) -> None:
+    """Of one that a dead process has left. Raises CriuError, OSError."""
+    if owner.is_mine(partial):
+        raise ValueError(f"this process is at work on {partial} already")
+    owner.claim(partial)
+    user = user_of(partial)
+    if user:
+        owner.release(partial, forget=False)
+        raise CriuError(
+            partial,
+            f"PID {user} still writes to it, though who started it has ended",
+            "What it stops and continues must not be taken from it half way.",
+            "Wait until it is done.",
+        )
+
+
+def finish(path: str, is_whole: Callable[[str], bool]) -> bool:
+    """The image of a tree that CRIU has ended, and whose maker died before it was sealed. is_whole: whether CRIU had
+    written everything into that directory. False: there is none, or its tree lives. Raises CriuError, OSError."""
+    partial = path + PARTIAL
+    if not os.path.lexists(partial):
+        return False
+    check_place(path)
+    if not ending.is_only_copy(partial):
+        return False
+    _claim_left(partial)
+    try:
+        if not is_whole(partial):
+            raise CriuError(
+                partial,
+                "CRIU has ended a tree for it, and was ended before it had written everything",
+                "It can't be restored.",
+                "Keep it, with CRIU's log in it, until you know what became of that process.",
+            )
+        ending.complete(partial)
+        seal(partial, path)
+        ending.forget(path)
+    except BaseException:
+        if os.path.lexists(partial):
+            owner.release(partial, forget=False)
+        raise
+    return True
 
 
 def probe(path: str) -> Tuple[str, ...]:

@@ -21,7 +21,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.life imp
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.tool import Criu
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_absent import Absent
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_arguments import parse
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_engine import ImageEngine
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_engine import ImageEngine, Subject
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_job import ImageOptions
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import open_journal
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import read_identity
@@ -169,3 +169,21 @@ def test_no_difference_where_nothing_is_done(tmp_path: Path, process: Identity) 
         one.run()
     told = _image_report.report(one)
     assert not told["changed"] and told["diff"] == dict.fromkeys(("before", "after"), f"{path}: present\n")
+
+
+def test_what_a_dead_run_had_stopped_is_found_behind_one_that_came_second(tmp_path: Path, process: Identity) -> None:
+    """The second one was refused the place, and has ended: what the first had stopped is still to go on."""
+    path = str(tmp_path / "train")
+    with subprocess.Popen(["true"]) as dead:
+        worker = read_identity(dead.pid)
+    with engine(options(tmp_path, state="present", pid=str(process.pid), path=path, leave_running=False)) as made:
+        journal = made._journal
+        more: dict[str, Any] = {"lineage": "5b1d", "path": path, "root": process, "leave": "killed"}
+        first = journal.begin_image(run_id="first", worker=worker, **more)
+        journal.image_step(first.id, "dump", stopped=[process])
+        second = journal.begin_image(run_id="second", worker=worker, **more)
+        journal.finish_image(second.id, "failed")
+        subject = Subject(path=path, name="train", root=process)
+        made._mend(subject)
+        assert subject.stopped == [process] and subject.taken_over == ["first"]
+        assert not journal.unfinished_images(path, process)
