@@ -374,7 +374,7 @@ def test_a_tree_in_a_namespace_of_its_own(lab: Lab) -> None:
         refused.refused(f"PID {taken} (sleep")
         told = first(back.ok(changed=True))
         known = dict(zip(told["image_pids"], told["pids"], strict=True))
-        # Behind the root and its four children is the sleep of the loop in one of them: between two of them there is none.
+        # Behind the root and its four children is the sleep of the loop in one of them: between two there is none.
         assert set(pids[:5]) <= set(known) and max(len(pids), len(known)) <= 6
         assert set(known.values()).isdisjoint({taken})
         assert lab.host.sh(f"pgrep -P {known[root]} | sort -n").split() == sorted(
