@@ -163,8 +163,7 @@ def make_partial(path: str) -> str:
 def _take_over(partial: str) -> None:
     """Remove a partial image if nobody is at work on it. Raises CriuError."""
     try:
-        seen = os.lstat(partial)
-        if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.geteuid() or not owner.was_claimed(partial):
+        if not _is_ours(partial):
             raise CriuError(
                 partial,
                 "it is there, and was not made by this collection",
@@ -184,6 +183,12 @@ def _take_over(partial: str) -> None:
     except FileNotFoundError:
         return  # sealed or removed meanwhile
     hidden.delete(partial)
+
+
+def _is_ours(partial: str) -> bool:
+    """Made by this collection. Raises OSError."""
+    seen = os.lstat(partial)
+    return stat.S_ISDIR(seen.st_mode) and seen.st_uid == os.geteuid() and owner.was_claimed(partial)
 
 
 def _claim_left(partial: str) -> None:
@@ -209,7 +214,7 @@ def finish(path: str, is_whole: Callable[[str], bool]) -> bool:
     if not os.path.lexists(partial):
         return False
     check_place(path)
-    if not ending.is_only_copy(partial):
+    if not _is_ours(partial) or not ending.is_only_copy(partial):
         return False
     _claim_left(partial)
     try:

@@ -101,6 +101,19 @@ def test_compressing_it_may_have_been_broken_off(path: str, root: "subprocess.Po
     assert {one.name for one in image.manifest.chunks} == {*FILES, "pages-3.img.zst"}
 
 
+@pytest.mark.parametrize("directory", [True, False])
+def test_what_somebody_else_has_put_there_is_left_alone(tmp_path: Path, directory: bool) -> None:
+    tmp_path.chmod(0o700)
+    theirs = tmp_path / "pid-4711.partial"
+    if directory:
+        theirs.mkdir()
+    else:
+        theirs.write_text("mine")
+    assert not store.finish(str(tmp_path / "pid-4711"), lambda _partial: True)
+    with pytest.raises(CriuError, match="was not made by this collection"):
+        store.make_partial(str(tmp_path / "pid-4711"))
+
+
 def test_damage_where_it_is_announced_deletes_nothing(path: str, root: "subprocess.Popen[bytes]") -> None:
     end(root)
     (Path(path + ".partial") / ending.FILE).write_text("{}")
