@@ -132,12 +132,19 @@ class Handing:
             raise CriuError("", "\n".join(str(problem) for problem in problems), "", "")
 
     def _as_it_is(self, entry: Entry) -> None:
+        """Of the image that was asked for. What another of that name is tells nothing of it: who takes its state for an
+        answer deletes the source's image, and ends the process with it."""
         path = store.image_path(self.options.store, entry.name)
         try:
-            state = store.open_image(path).life.state
+            image = store.open_image(path)
         except (CriuError, OSError):
             return
-        self.moved.append(Moved(entry, path, state, state))
+        life = image.life
+        is_move = bool(entry.id) and life.handoff is not None and life.handoff.id == entry.id
+        # Its process has been dumped and restored here again since.
+        lives = bool(entry.lineage) and image.manifest.lineage == entry.lineage and bool(living(life))
+        if is_move or lives:
+            self.moved.append(Moved(entry, path, life.state, life.state))
 
     def _settle(self, path: str) -> None:
         """A step of a move that somebody died at: the mark tells whether it was made."""

@@ -147,7 +147,9 @@ run_id:
   type: str
   sample: 20261130T020145-7f3a9c
 handoffs:
-  description: Each image, for the next step; on failure, too, as it is then.
+  description: >-
+    Each image, for the next step. On failure, too, as it is then, but of one that failed only if it is known to be the
+    one that was asked for: that of the move, or one whose process lives here.
   returned: when the options are valid
   type: list
   elements: dict

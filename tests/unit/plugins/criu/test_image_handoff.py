@@ -23,8 +23,10 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.life imp
     MOVED,
     RESTORING,
     RETURNED,
+    SOURCE,
     SPENT,
     UNSPENT,
+    Handoff,
     Life,
     read_life,
     write_life,
@@ -38,7 +40,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._image_handoff
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import open_journal
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import read_identity
-from tests.unit.plugins.criu.images_made import make_image
+from tests.unit.plugins.criu.images_made import make_image, make_manifest
 
 NAME = "pid-4711"
 MACHINES = {"a": "a" * 32, "b": "b" * 32}
@@ -245,6 +247,50 @@ def test_each_for_itself_and_what_failed_is_told_as_it_is(hosts: Hosts) -> None:
     with pytest.raises(CriuError, match="pid-1: it is spent, and can't be offered"):
         hosts.step("a", "offered", (Entry("pid-1"), Entry(NAME)))
     assert read_life(str(hosts.image())).handoff is not None
+
+
+def refused(hosts: Hosts, host: str, state: str, entries: tuple[Entry, ...], **options: Any) -> list[str]:
+    """What is told of each after a step that failed."""
+    told: list[Handing] = []
+    run = Handing.run
+
+    def keep(self: Handing) -> None:
+        told.append(self)
+        run(self)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(CriuError):
+        patch.setattr(Handing, "run", keep)
+        hosts.handing(host, state, entries, **options)
+    return [one["after"] for one in result(told[0])["handoffs"]]
+
+
+@pytest.mark.parametrize("lineage", ["0" * 32, make_manifest().lineage])
+def test_another_image_of_that_name_is_no_answer(hosts: Hosts, lineage: str) -> None:
+    """The copy is in another store; "spent" would say that it lives on the target, and the source's image would go."""
+    elsewhere = {"store": str(hosts.root / "b" / "elsewhere")}
+    offered = entries_of(hosts.step("a", "offered", (Entry(NAME),)))
+    hosts.copy(hosts.step("b", "received", offered, **elsewhere)[0].into)
+    accepted = entries_of(hosts.step("b", "accepted", offered, **elsewhere))
+    asked = tuple(replace(one, key="", lock="") for one in entries_of(hosts.step("a", "fenced", accepted)))
+    of_an_older_move = Life(SPENT, handoff=Handoff("1" * 32, SOURCE))
+    for life in (Life(SPENT), of_an_older_move):
+        shutil.rmtree(hosts.image("b"), ignore_errors=True)
+        make_image(hosts.image("b"), life, lineage=lineage)
+        assert refused(hosts, "b", "returned", asked) == []
+    assert refused(hosts, "b", "returned", tuple(replace(one, lineage="") for one in asked)) == []
+
+
+def test_what_was_restored_on_the_target_is_told_to_live_there(hosts: Hosts) -> None:
+    fenced = entries_of(hosts.step("a", "fenced", hosts.accepted()))
+    hosts.step("b", "taken", fenced)
+    path = str(hosts.image("b"))
+    write_life(path, replace(read_life(path), state=SPENT))
+    assert refused(hosts, "b", "returned", fenced) == [SPENT]
+    own = read_identity(os.getpid())
+    assert own is not None
+    shutil.rmtree(path)
+    make_image(hosts.image("b"), Life(SPENT, members=(own,)))
+    assert refused(hosts, "b", "returned", fenced) == [SPENT], "it was dumped and restored there once more, and lives"
 
 
 def test_somebody_at_work_on_it_is_waited_for_by_nobody(hosts: Hosts) -> None:
