@@ -228,8 +228,12 @@ class Drain:
     def interrupt(self) -> None:
         """As a terminal does on Ctrl-C."""
         os.killpg(self.process.pid, signal.SIGINT)
-        Path(f"{self.reached}.go").touch()
+        self.go()
         assert self.wait() == 99, self.text()
+
+    def go(self) -> None:
+        """On from the point that it is held at."""
+        Path(f"{self.reached}.go").touch()
 
     def kill(self) -> None:
         """ansible-playbook alone: what it has begun, here and on the hosts, goes on."""

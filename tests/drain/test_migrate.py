@@ -319,6 +319,32 @@ def test_a_target_that_can_not_restore_gives_it_back(hosts: Sequence[Lab], runs:
     no_keys(h1, h2)
 
 
+@pytest.fixture
+def cable(hosts: Sequence[Lab]) -> Iterator[Lab]:
+    """h2, whose network cable the test may pull."""
+    yield hosts[1]
+    hosts[1].host.fleet.must("mend", "h2")
+
+
+def test_a_target_that_is_gone_after_the_dump_leaves_them_where_they_were(
+    hosts: Sequence[Lab], cable: Lab, runs: Runs
+) -> None:
+    h1, h2 = hosts[:2]
+    job = h1.one()
+    drain = migrate(h1, runs, point=imaged("present", "done")).come()
+    assert lives(job, hosts) == [], "it is in an image, and nowhere else"
+    h1.host.fleet.must("cut", "h2")
+    drain.go()
+    drain.fails("not migrated to h2", "h2 did not answer when it was to make room for the copies", "On h1 again: pid-")
+    h1.host.fleet.must("mend", "h2")
+    assert lives(job, hosts) == ["h1"], drain.text()
+    assert images(h2) == {}
+    migrate(h1, runs).ok()
+    moved(h1, h2)
+    only_once([job], hosts)
+    no_keys(h1, h2)
+
+
 @pytest.mark.whole
 def test_many_both_ways(hosts: Sequence[Lab], runs: Runs) -> None:
     """Ten processes, from h1 to h2 and back."""
