@@ -213,8 +213,8 @@ trees:
       sample: inference-4711
     state:
       description: >-
-        V(live) for one that runs. Of one that is in an image already, V(unspent), or V(moved) if it was given up for
-        another host.
+        V(live) for one that runs. Of one that is in an image already, V(unspent), V(restoring) if a restore of it has
+        begun on this host, or V(moved) if it was given up for another host.
       returned: success
       type: str
       sample: live

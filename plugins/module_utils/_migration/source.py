@@ -9,10 +9,10 @@ import os
 import socket
 import time
 import uuid
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import store
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.life import MOVED, UNSPENT
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.life import MOVED, RESTORING, UNSPENT
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.manifest import Manifest, ManifestGpu, member_of
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.read_tree import read_tree
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.store import Image
@@ -34,11 +34,13 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._migration.rea
     files_of,
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._preflight.estimate import host_memory
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import is_alive
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_model import Identity
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._snapshot import Snapshot, read_snapshot
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._survey import Survey
 
-#: What is on its way, of the images of a selection.
-UNDERWAY = (UNSPENT, MOVED)
+#: What is on its way, of the images of a selection. A restore that broke off is: its processes are half here at best.
+UNDERWAY = (UNSPENT, RESTORING, MOVED)
 
 
 class Source:
@@ -61,9 +63,7 @@ class Source:
                 if tree is not None:
                     trees.append(tree)
         survey.snapshot = read_snapshot([pid for tree in trees for pid in tree.pids], gpus=self._gpus)
-        found = [self._live(tree, survey) for tree in trees]
-        names = {one.manifest.name for one in found}
-        found.extend(one for one in self._stored(select, place) if one.manifest.name not in names)
+        found = joined([self._live(tree, survey) for tree in trees], self._stored(select, place))
         cpu, flags = read_cpu()
         return SourceEvidence(socket.gethostname(), read_machine_id(), cpu, flags, tuple(found))
 
@@ -142,3 +142,18 @@ class Source:
                 )
             )
         return sorted(found, key=lambda one: os.path.basename(one.manifest.name))
+
+
+def joined(live: Sequence[TreeEvidence], stored: Sequence[TreeEvidence]) -> List[TreeEvidence]:
+    """Each name once. What runs under the name of an image is what a restore has made of it so far, or somebody else;
+    unless its dump was broken off before the tree was ended: then that is dumped, and the image with it."""
+    names = {one.manifest.name for one in live}
+    kept = [one for one in stored if one.manifest.name not in names or not _is_unended(one)]
+    taken = {one.manifest.name for one in kept}
+    return [one for one in live if one.manifest.name not in taken] + kept
+
+
+def _is_unended(tree: TreeEvidence) -> bool:
+    boot = tree.manifest.boot_id
+    alive = (is_alive(Identity(one.pid, one.start_ticks, boot)) for one in tree.manifest.tree)
+    return tree.state == UNSPENT and any(alive)

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible import template
+from ansible.parsing.dataloader import DataLoader
 
 TASKS = Path(__file__).resolve().parents[3] / "roles/gpu_migrate/tasks"
 #: From the dump on, when processes may be on a disk only.
@@ -49,3 +51,18 @@ def test_whether_it_was_silent_is_asked_right_after(file: str) -> None:
         if "delegate_to" in one:
             assert after.get("ansible.builtin.include_tasks") == "answered.yml", one["name"]
             assert after["vars"]["gpu_migrate_answer"] == f"{{{{ {one['register']} }}}}"
+
+
+def shown(text: str, **values: Any) -> Any:
+    # Before ansible-core 2.19 every text was a template.
+    trusted = getattr(template, "trust_as_template", str)(text)
+    return template.Templar(DataLoader(), variables=values).template(trusted)
+
+
+def test_what_has_begun_to_come_back_on_the_source_is_brought_back() -> None:
+    trees = [{"name": one, "state": one} for one in ("live", "unspent", "restoring", "moved")]
+    loop = task("back", "Bring them to life on the source")["loop"]
+    found = shown(loop, gpu_migrate_state={"trees": trees}, gpu_migrate_given_back=[{"name": "pid-1"}])
+    assert sorted(found) == ["pid-1", "restoring", "unspent"]
+    half = task("move", "Refuse while a restore on the source is half done")["vars"]["gpu_migrate_halves"]
+    assert shown(half, gpu_migrate_leaving={"trees": trees}) == ["restoring"]
