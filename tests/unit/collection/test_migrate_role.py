@@ -66,3 +66,73 @@ def test_what_has_begun_to_come_back_on_the_source_is_brought_back() -> None:
     assert sorted(found) == ["pid-1", "restoring", "unspent"]
     half = task("move", "Refuse while a restore on the source is half done")["vars"]["gpu_migrate_halves"]
     assert shown(half, gpu_migrate_leaving={"trees": trees}) == ["restoring"]
+
+
+def handoffs(*images: tuple[str, str], side: str = "source") -> dict[str, Any]:
+    """name, after: of each."""
+    told = [{"name": name, "after": after, "into": f"/there/{name}.partial", "side": side} for name, after in images]
+    return {"handoffs": told}
+
+
+def named(received: dict[str, Any], offered: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
+    """What has to be fetched of images, and of which the files that go along are."""
+    values = task("move", "Name what has to come")["vars"]
+    both = {"gpu_migrate_offered": offered, "gpu_migrate_received": received}
+    return (
+        shown(values["gpu_migrate_images_awaited"], **both),
+        shown(values["gpu_migrate_names_standing"], **both),
+    )
+
+
+def test_files_of_a_process_that_runs_on_the_target_are_not_brought_again() -> None:
+    states = ("partial", "held", "unspent", "restoring", "spent")
+    there = handoffs(*((state, state) for state in states))
+    coming, standing = named(there, there)
+    assert [(one["name"], one["into"]) for one in coming] == [("partial", "/there/partial.partial")]
+    assert standing == ["partial", "held"]
+    files = task("fetch", "Name what is to be fetched")["vars"]["gpu_migrate_files"]
+    images = [{"name": one, "files": [{"path": f"/srv/{one}", "deleted": False}]} for one in states]
+    stored = {"gpu_migrate_stored": {"images": images}, "gpu_migrate_standing": standing}
+    assert shown(files, **stored) == ["/srv/partial", "/srv/held"]
+
+
+def test_of_one_store_that_both_see_nothing_is_taken_before_it_is_given_up() -> None:
+    there = handoffs(*((state, state) for state in ("unspent", "moved", "restoring", "spent")), side="shared")
+    assert named(there, there) == ([], ["unspent"])
+
+
+def is_true(condition: str, **values: Any) -> bool:
+    return bool(shown(f"{{{{ {condition} }}}}", **values))
+
+
+@pytest.mark.parametrize("answer", [["x\ny"], ["pid-1", "pid-2"], [], ["pid-2"]])
+def test_names_are_those_that_the_source_has_told(answer: list[str]) -> None:
+    (condition,) = task("move", "Refuse an answer to another question")["ansible.builtin.assert"]["that"]
+    offered = handoffs(("pid-1", "unspent"))
+    told = {"gpu_migrate_offered": offered, "gpu_migrate_received": handoffs(*((one, "partial") for one in answer))}
+    assert not is_true(condition, **told)
+    assert is_true(condition, **{**told, "gpu_migrate_received": handoffs(("pid-1", "partial"))})
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ssh-ed25519 AAAA\nssh-ed25519 BBBB",
+        "ssh-ed25519 AAAA\n",
+        'command="sh" ssh-ed25519 AAAA',
+        "ssh-ed25519 AAAA who@where",
+        "",
+    ],
+)
+def test_what_is_no_key_gets_into_no_file_of_keys(line: str) -> None:
+    conditions = task("fetch", "Refuse what is no key")["ansible.builtin.assert"]["that"]
+    pattern = yaml.safe_load((TASKS.parent / "vars/main.yml").read_text())["gpu_migrate_public_key"]
+
+    def are_met(*lines: str) -> list[bool]:
+        made = {"stdout_lines": list(lines)}
+        known = {"gpu_migrate_made": made, "gpu_migrate_ways": ["one"], "gpu_migrate_public_key": pattern}
+        return [is_true(one, **known) for one in conditions]
+
+    assert are_met("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE+/a=") == [True, True]
+    assert are_met(line) == [True, False]
+    assert are_met() == [False, True]
