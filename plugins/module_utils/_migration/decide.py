@@ -9,7 +9,7 @@ All trees are looked at together: what each of them would find room for, all of 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
+from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import fit as fits
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.life import (
@@ -21,7 +21,12 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.life imp
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.manifest import Manifest
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.target import Target, is_checked
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._device_map import DeviceMapError, Wanted, resolve
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._device_map import (
+    DeviceMap,
+    DeviceMapError,
+    Wanted,
+    resolve,
+)
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.finding import BLOCKING, WARNING, Finding
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hazards.hazard import comma, size
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._migration.evidence import (
@@ -122,14 +127,17 @@ def decide(source: SourceEvidence, place: Place, wish: Wish) -> Verdict:
         found.extend(_libraries(due, place))
         found.extend(_directories(due, place, wish.carry))
         found.extend(_disk(due, place, wish, size_of))
-        needs = {uuid: count for uuid, count in merged.device_bytes.items() if count}
-        try:
-            mapped = resolve(wish.device_map, place.target.gpus, needs, origin=fits.origin_of(merged))
+        mapped, needs = _mapped(merged, place, wish)
+        if mapped is not None:
             device_map = dict(mapped.pairs)
             room = {gpu.uuid: gpu.free_bytes for gpu in place.target.gpus}
             free = min((room.get(uuid, 0) - count for uuid, count in mapped.targets(needs).items()), default=free)
-        except DeviceMapError:
-            pass  # fit() tells of it
+    begun = [tree for tree in source.trees if tree.manifest.name in here and _state_of(tree, place) == RESTORING]
+    if begun:
+        # It carries on there, with the map that it can't do without.
+        merged = _merge([tree.manifest for tree in [*due, *begun]])
+        mapped = _mapped(merged, place, wish)[0] or _mapped(merged, _emptied(place), wish)[0]
+        device_map = {} if mapped is None else dict(mapped.pairs)
     allowed = [replace(one, severity=WARNING) if one.option and one.option in wish.allow else one for one in found]
     ordered = sorted(allowed, key=lambda one: one.severity != BLOCKING)
     return Verdict(tuple(ordered), device_map, here, size_of, free)
@@ -143,6 +151,25 @@ def _is_here(tree: TreeEvidence, place: Place) -> bool:
     if present.handoff != tree.handoff or not tree.handoff or tree.state != MOVED:
         return False
     return present.state in (RESTORING, SPENT)
+
+
+def _state_of(tree: TreeEvidence, place: Place) -> str:
+    return place.images[tree.manifest.name].state
+
+
+def _mapped(merged: Manifest, place: Place, wish: Wish) -> Tuple[Optional[DeviceMap], Mapping[str, int]]:
+    """None where there is none, which fit() tells of. And bytes by GPU of the source."""
+    needs = {uuid: count for uuid, count in merged.device_bytes.items() if count}
+    try:
+        return resolve(wish.device_map, place.target.gpus, needs, origin=fits.origin_of(merged)), needs
+    except DeviceMapError:
+        return None, needs
+
+
+def _emptied(place: Place) -> Place:
+    """As if nothing were on its GPUs: what is half restored holds some of the room that it is to have."""
+    gpus = tuple(replace(gpu, free_bytes=gpu.total_bytes) for gpu in place.target.gpus)
+    return replace(place, target=replace(place.target, gpus=gpus))
 
 
 def _merge(manifests: Sequence[Manifest]) -> Manifest:

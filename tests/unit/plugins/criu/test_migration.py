@@ -195,6 +195,19 @@ def test_what_lives_there_already_is_asked_nothing_more(state: str) -> None:
     assert not judge(place(disk=0, images={"pid-5000": other}), given).is_fit
 
 
+@pytest.mark.parametrize("free", [140 * GIB, GIB])
+def test_what_is_half_restored_there_carries_on_with_its_map(free: int) -> None:
+    """It may hold the memory already that its GPU lacks."""
+    given = tree(state=MOVED, handoff="1" * 32, peer=B)
+    here = Present(given.manifest.lineage, RESTORING, "1" * 32, True)
+    there = place(
+        images={"pid-5000": here}, target=replace(place().target, gpus=(gpu(0, THERE, free=free),), holders=())
+    )
+    assert judge(there, given).is_fit and judge(there, given).device_map == {FIRST: THERE}
+    there = replace(there, images={"pid-5000": replace(here, state=SPENT)})
+    assert judge(there, given).device_map == {}
+
+
 def test_evidence_comes_as_it_was_sent() -> None:
     sent = source(tree(), tree(1, state=MOVED, handoff="1" * 32, peer=B))
     odd = replace(sent.trees[0].manifest, files=(OpenRegular("/srv/a\udcfe\n", 1),))
