@@ -144,7 +144,7 @@ class Handing:
         # Its process has been dumped and restored here again since.
         lives = bool(entry.lineage) and image.manifest.lineage == entry.lineage and bool(living(life))
         if is_move or lives:
-            self.moved.append(Moved(entry, path, life.state, life.state))
+            self.moved.append(Moved(_of_side(entry, life), path, life.state, life.state))
 
     def _settle(self, path: str) -> None:
         """A step of a move that somebody died at: the mark tells whether it was made."""
@@ -171,7 +171,7 @@ class Handing:
                     "Its process goes on, and would live twice.",
                     "Dump it with leave_running: false.",
                 )
-            self._check_right(image)
+            self._check_right(image, self.options.peer)
             life = handoff.offer(image.path, image.life, fresh)
             moved = self._write(image, life, "", entry)
             mark = life.handoff or fresh
@@ -185,9 +185,11 @@ class Handing:
             )
             return moved
 
-    def _check_right(self, image: Image) -> None:
+    def _check_right(self, image: Image, peer: str) -> None:
+        """peer: machine id of the host that it is for, which may have taken it already."""
         why = handoff.barred(image.life, self._machine)
-        if why and image.life.state != MOVED:
+        taken = handoff.taken_by(image.life)
+        if why and image.life.state != MOVED and not (taken and taken == peer):
             raise CriuError(image.path, why, "Only the host that may restore an image can hand it on.", "Do it there.")
         alive = [
             member.pid
@@ -204,7 +206,8 @@ class Handing:
 
     def _fence(self, entry: Entry) -> Moved:
         with self._at(entry.name) as image:
-            self._check_right(image)
+            mark = image.life.handoff
+            self._check_right(image, "" if mark is None else mark.peer)
             life = handoff.fence(image.path, image.life, entry.id, entry.lock, self.options.run_id, time.time())
             moved = self._write(image, life, "moved", entry)
             moved.entry = replace(entry, key="" if life.handoff is None else life.handoff.key)
@@ -325,9 +328,9 @@ class Handing:
             life = handoff.give_back(
                 image.path, image.life, entry.id, self._machine, free, self.options.run_id, time.time()
             )
-            moved = self._write(image, life, "returned", entry)
+            moved = self._write(image, life, "returned", _of_side(entry, life))
             mark = life.handoff
-            moved.entry = replace(entry, key="" if mark is None or mark.side == SHARED else mark.key)
+            moved.entry = replace(moved.entry, key="" if mark is None or mark.side == SHARED else mark.key)
             return moved
 
     # Both
@@ -369,6 +372,12 @@ class Handing:
         )
         self._journal.image_step(row.id, step)
         return row.id
+
+
+def _of_side(entry: Entry, life: Life) -> Entry:
+    """Whoever asks from a plan does not know whether there is one image or two."""
+    is_shared = life.handoff is not None and life.handoff.side == SHARED
+    return replace(entry, side=SHARED) if is_shared else entry
 
 
 def _may_live(image: Image) -> bool:

@@ -65,16 +65,25 @@ def barred(life: Life, machine: str) -> str:
     return ""
 
 
+def taken_by(life: Life) -> str:
+    """Machine id of the host that has taken the one image that both see, "" for none. It may live there only."""
+    handoff = life.handoff
+    if handoff is None or handoff.side != SHARED or life.state not in (UNSPENT, RESTORING, SPENT):
+        return ""
+    return handoff.peer if life.host == handoff.peer else ""
+
+
 def offer(subject: str, life: Life, fresh: Handoff) -> Life:
     """It may go to the host of `fresh`. It can be restored here as before, which ends the offer. To the same host it is
     the same offer again; to another one a new one, and no copy for an older one is ever of use again."""
     now = life.handoff
     same = now is not None and now.peer == fresh.peer and (now.side == SHARED) == (fresh.side == SHARED)
-    if life.state == MOVED and same:
+    taken = bool(fresh.peer) and taken_by(life) == fresh.peer
+    if same and (life.state == MOVED or taken):
         return life
     if life.state == UNSPENT and now is not None and same and now.side in (SOURCE, SHARED):
         return life
-    if life.state != UNSPENT:
+    if life.state != UNSPENT or taken:
         raise _wrong(subject, life, "offered", "Look where it lives, with criu_image_info on both hosts.")
     return replace(life, handoff=fresh)
 
@@ -98,6 +107,8 @@ def fence(subject: str, life: Life, handoff_id: str, lock: str, run_id: str, at:
                 _LIVES,
                 f"Carry on with the copy on {handoff.peer_name or 'the other host'}, or have that given back.",
             )
+        return life
+    if taken_by(life):
         return life
     if life.state != UNSPENT:
         raise _wrong(subject, life, "given up", "Look who lives here, with criu_image_info.")

@@ -11,8 +11,8 @@ import time
 import uuid
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import store
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.life import MOVED, RESTORING, UNSPENT
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu import handoff, store
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.life import MOVED, RESTORING, UNSPENT, Life
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.manifest import Manifest, ManifestGpu, member_of
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.read_tree import read_tree
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.store import Image
@@ -123,18 +123,20 @@ class Source:
     def _stored(self, select: Optional[Mapping[str, Any]], place: str) -> List[TreeEvidence]:
         """Dumped by an earlier run of the same migration."""
         found = []
+        machine = read_machine_id()
         for entry in store.list_images(place):
             if not isinstance(entry, Image) or entry.manifest.snapshot or entry.life.state not in UNDERWAY:
                 continue
             if entry.manifest.selection != store.selection(select):
                 continue
-            handoff = entry.life.handoff
+            mark = entry.life.handoff
+            state, peer = _whereabouts(entry.life, machine)
             found.append(
                 TreeEvidence(
                     manifest=entry.manifest,
-                    state=entry.life.state,
-                    handoff="" if handoff is None else handoff.id,
-                    peer="" if handoff is None or entry.life.state != MOVED else handoff.peer,
+                    state=state,
+                    handoff="" if mark is None else mark.id,
+                    peer=peer,
                     build_ids=build_ids_of(
                         one.path for one in entry.manifest.files if not one.writable and not one.deleted
                     ),
@@ -142,6 +144,15 @@ class Source:
                 )
             )
         return sorted(found, key=lambda one: os.path.basename(one.manifest.name))
+
+
+def _whereabouts(life: Life, machine: str) -> Tuple[str, str]:
+    """State, and the machine id of the host that it was given up for. One image that both see says "unspent" again
+    when the other host has taken it."""
+    elsewhere = handoff.taken_by(life)
+    if elsewhere and elsewhere != machine:
+        return MOVED, elsewhere
+    return life.state, life.handoff.peer if life.state == MOVED and life.handoff is not None else ""
 
 
 def joined(live: Sequence[TreeEvidence], stored: Sequence[TreeEvidence]) -> List[TreeEvidence]:

@@ -23,6 +23,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.life imp
     MOVED,
     RESTORING,
     RETURNED,
+    SHARED,
     SOURCE,
     SPENT,
     UNSPENT,
@@ -360,3 +361,39 @@ def test_one_store_that_both_see(hosts: Hosts) -> None:
     returned = entries_of(hosts.step("b", "returned", fenced, **shared))
     hosts.step("a", "reclaimed", returned, **shared)
     assert read_life(str(hosts.image())) == Life()
+
+
+def shared_and_taken(hosts: Hosts) -> tuple[dict[str, str], tuple[Entry, ...]]:
+    """One image that both see, which host b may restore. Options of each step, and what the fence returned."""
+    shared = {"store": str(hosts.store("a")), "transfer": "shared"}
+    offered = entries_of(hosts.step("a", "offered", (Entry(NAME),), **shared))
+    accepted = entries_of(hosts.step("b", "accepted", offered, **shared))
+    fenced = entries_of(hosts.step("a", "fenced", accepted, **shared))
+    hosts.step("b", "taken", fenced, **shared)
+    return shared, fenced
+
+
+@pytest.mark.parametrize("state", [UNSPENT, RESTORING, SPENT])
+def test_one_that_both_see_and_that_was_taken_goes_the_same_way_again(hosts: Hosts, state: str) -> None:
+    """The controller died behind that step, and the same command is run again."""
+    shared, _fenced = shared_and_taken(hosts)
+    path = str(hosts.image())
+    write_life(path, replace(read_life(path), state=state))
+    before = read_life(path)
+    offered = entries_of(hosts.step("a", "offered", (Entry(NAME),), **shared))
+    assert [one.after for one in hosts.step("b", "received", offered, **shared)] == [state]
+    accepted = entries_of(hosts.step("b", "accepted", offered, **shared))
+    fenced = entries_of(hosts.step("a", "fenced", accepted, **shared))
+    hosts.step("b", "taken", fenced, **shared)
+    assert read_life(path) == before
+    with pytest.raises(CriuError, match="only the host that"):
+        hosts.step("a", "offered", (Entry(NAME),), **shared, peer="c" * 32)
+    with pytest.raises(CriuError, match="can't be offered"):
+        hosts.step("a", "offered", (Entry(NAME),), store=shared["store"])
+    assert read_life(path) == before
+
+
+def test_one_that_both_see_is_told_as_such_to_whoever_asks_from_a_plan(hosts: Hosts) -> None:
+    shared, fenced = shared_and_taken(hosts)
+    asked = (Entry(NAME, fenced[0].id),)
+    assert [(one.after, one.entry.side) for one in hosts.step("b", "returned", asked, **shared)] == [(MOVED, SHARED)]

@@ -17,6 +17,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.life imp
     MOVED,
     RESTORING,
     RETURNED,
+    SHARED,
     SOURCE,
     SPENT,
     UNSPENT,
@@ -25,6 +26,7 @@ from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.life imp
 )
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._criu.tool import Criu
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import open_journal
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._migration import source
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._migration.evidence import LIVE, TreeEvidence
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._migration.source import Source, joined
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import read_identity
@@ -56,6 +58,18 @@ def test_a_restore_that_broke_off_is_on_its_way(place: Path) -> None:
         ("pid-1", RESTORING, ""),
         ("pid-8", MOVED, B),
     ]
+
+
+@pytest.mark.parametrize("state", [UNSPENT, RESTORING])
+def test_one_that_both_see_and_the_other_host_has_taken_is_there(
+    place: Path, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    monkeypatch.setattr(source, "read_machine_id", lambda: A)
+    mark = Handoff("1" * 32, SHARED, B)
+    make_image(place / "pid-1", Life(state, handoff=mark, host=B))
+    assert [(one.state, one.peer, one.handoff) for one in stored(place)] == [(MOVED, B, mark.id)]
+    monkeypatch.setattr(source, "read_machine_id", lambda: B)
+    assert [(one.state, one.peer) for one in stored(place)] == [(state, "")]
 
 
 def tree(state: str, **fields: Any) -> TreeEvidence:
