@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -59,13 +60,12 @@ def shown(text: str, **values: Any) -> Any:
     return template.Templar(DataLoader(), variables=values).template(trusted)
 
 
-def test_what_has_begun_to_come_back_on_the_source_is_brought_back() -> None:
+def test_what_has_begun_to_come_back_on_the_source_comes_before_another_dump() -> None:
     trees = [{"name": one, "state": one} for one in ("live", "unspent", "restoring", "moved")]
-    loop = task("back", "Bring them to life on the source")["loop"]
-    found = shown(loop, gpu_migrate_state={"trees": trees}, gpu_migrate_given_back=[{"name": "pid-1"}])
-    assert sorted(found) == ["pid-1", "restoring", "unspent"]
     half = task("move", "Refuse while a restore on the source is half done")["vars"]["gpu_migrate_halves"]
     assert shown(half, gpu_migrate_leaving={"trees": trees}) == ["restoring"]
+    known = facts("Name the run that brings them back", gpu_migrate_state={"trees": trees})
+    assert known["gpu_migrate_here"] == ["unspent", "restoring"]
 
 
 def handoffs(*images: tuple[str, str], side: str = "source") -> dict[str, Any]:
@@ -136,3 +136,111 @@ def test_what_is_no_key_gets_into_no_file_of_keys(line: str) -> None:
     assert are_met("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE+/a=") == [True, True]
     assert are_met(line) == [True, False]
     assert are_met() == [False, True]
+
+
+# Back on the source
+
+TREES = [{"name": f"pid-{state}", "state": state, "peer": "b" * 32} for state in ("unspent", "restoring", "moved")]
+
+
+def facts(name: str, **values: Any) -> dict[str, Any]:
+    """What a task of back.yml that only sets facts makes of these values. Its own variables are templates, too."""
+    one = task("back", name)
+    known: dict[str, Any] = {"inventory_hostname": "h1", "ansible_check_mode": False, **values}
+    for key, text in one["vars"].items():
+        known[key] = shown(text, **known)
+    return {
+        key: shown(text, **known) for key, text in one["ansible.builtin.set_fact"].items() if key != "gpu_migrate_run"
+    }
+
+
+def test_a_run_that_failed_brings_back_what_it_has_set_out_with_and_nothing_else() -> None:
+    state = {"gpu_migrate_state": {"trees": TREES}}
+    every = facts("Name the run that brings them back", **state)
+    assert every["gpu_migrate_here"] == ["pid-unspent", "pid-restoring"]
+    assert [one["name"] for one in every["gpu_migrate_away"]] == ["pid-moved"]
+    own = facts("Name the run that brings them back", **state, gpu_migrate_only=["pid-restoring"])
+    assert own == {"gpu_migrate_here": ["pid-restoring"], "gpu_migrate_away": []}
+    only = task("move", "Bring back what does not live on the target")["vars"]["gpu_migrate_only"]
+    leaving = {"gpu_migrate_leaving": {"trees": [{"name": "pid-1"}]}}
+    assert shown(only, **leaving) == ["pid-1"]
+    dumped = {"images": [{"path": "/var/lib/gpufleet/images/pid-2"}]}
+    assert sorted(shown(only, **leaving, gpu_migrate_dumped=dumped)) == ["pid-1", "pid-2"]
+
+
+def test_nothing_is_brought_back_to_a_host_that_a_drain_has() -> None:
+    one = task("back", "Leave the source to a drain that has it")
+    (condition,) = one["ansible.builtin.assert"]["that"]
+    for drain, free in ((None, True), ({"closed": 5.0}, True), ({"closed": None, "run_id": "x", "phase": "y"}, False)):
+        assert is_true(condition, gpu_migrate_drained={"drain": drain}) is free
+    places = [found["name"] for found in tasks_of("back")]
+    assert places.index(one["name"]) < places.index("Have the target give back what does not live there")
+    assert not is_true(one["when"], gpu_migrate_here=[], gpu_migrate_away=[])
+    assert is_true(one["when"], gpu_migrate_here=[], gpu_migrate_away=["pid-1"])
+
+
+def test_who_a_target_is_can_be_asked_without_its_gpus() -> None:
+    ask = task("back", "Find out which host each was given up for")
+    assert ask["ansible.builtin.slurp"] == {"src": "/etc/machine-id"}
+    give = task("back", "Have the target give back what does not live there")
+    answer = {"item": {"item": "h2", "content": base64.b64encode(b"b" * 32 + b"\n").decode()}}
+    machine = shown(give["vars"]["gpu_migrate_machine"], **answer)
+    assert machine == "b" * 32
+    known = {"gpu_migrate_machine": machine, "gpu_migrate_away": TREES[2:]}
+    assert is_true(give["when"], **known)
+    assert shown(give["gpufleet.checkpoint.criu_image_handoff"]["handoffs"], **known) == TREES[2:]
+
+
+def test_what_both_see_is_given_back_as_what_was_copied_is() -> None:
+    answers = [
+        {"name": "pid-1", "after": "returned", "side": "source"},
+        {"name": "pid-2", "after": "moved", "side": "shared"},
+        {"name": "pid-3", "after": "spent", "side": "source"},
+        {"name": "pid-4", "after": "moved", "side": "source"},
+    ]
+    # As two names of one host in an inventory have it.
+    results = [{"handoffs": answers}, {"handoffs": answers}, {"unreachable": True}]
+    found = facts("Tell them apart", gpu_migrate_returned={"results": results})
+    assert [one["name"] for one in found["gpu_migrate_given_back"]] == ["pid-1", "pid-2"]
+    assert [one["name"] for one in found["gpu_migrate_lives"]] == ["pid-3"]
+
+
+def test_one_that_does_not_come_back_keeps_no_other_down_and_is_told_at_the_end() -> None:
+    for name in ("Have the right to restore them on the source again", "Bring them to life on the source"):
+        assert task("back", name)["ignore_errors"] is True
+    assert tasks_of("back")[-1]["name"] == "Fail unless each is known to live"
+    bring = task("back", "Bring them to life on the source")
+    reclaimed = {
+        "failed": True,
+        "msg": "pid-2: no space.",
+        "handoffs": [{"name": "pid-1", "after": "unspent"}, {"name": "pid-2", "after": "moved"}],
+    }
+    known: dict[str, Any] = {
+        "gpu_migrate_here": ["pid-0", "pid-9"],
+        "gpu_migrate_reclaimed": reclaimed,
+        "ansible_check_mode": False,
+    }
+    known["gpu_migrate_ours"] = shown(bring["vars"]["gpu_migrate_ours"], **known)
+    assert shown(bring["loop"], **known) == ["pid-0", "pid-9", "pid-1"]
+    results = [
+        {"item": "pid-0", "failed": True, "msg": "pid-0: no GPU memory."},
+        {"item": "pid-9", "failed": False},
+        {"item": "pid-1"},
+    ]
+    told = facts(
+        "Say what became of each",
+        **known,
+        gpu_migrate_brought={"results": results, "failed": True, "msg": "One or more items failed"},
+        gpu_migrate_given_back=[{"name": "pid-1"}, {"name": "pid-2"}],
+        gpu_migrate_lives=[{"name": "pid-3"}],
+        gpu_migrate_away=[{"name": f"pid-{number}"} for number in (1, 2, 3, 4)],
+    )
+    assert sorted(told["gpu_migrate_down"]) == ["pid-0", "pid-2"]
+    assert told["gpu_migrate_unknown"] == ["pid-4"]
+    for words in (
+        "On h1 again: pid-9, pid-1.",
+        "On the target: pid-3.",
+        "pid-2: no space. pid-0: no GPU memory.",
+        "In between: pid-4.",
+    ):
+        assert words in " ".join(told["gpu_migrate_became"].split())
