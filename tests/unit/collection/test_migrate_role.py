@@ -60,6 +60,37 @@ def shown(text: str, **values: Any) -> Any:
     return template.Templar(DataLoader(), variables=values).template(trusted)
 
 
+def test_who_finds_no_place_is_told_what_waits_in_images_and_how_it_comes_back() -> None:
+    """As when the controller died after the dump, and the target is gone when the same command is run again."""
+    one = task("plan", "Refuse if there is no place for them")
+    told = {}
+    for state in ("live", "unspent"):
+        known: dict[str, Any] = {"inventory_hostname": "h1", "gpu_migrate_places": ["h2"]}
+        known["gpu_migrate_leaving"] = {"trees": [{"name": "pid-1", "state": state}]}
+        known["gpu_migrate_choice"] = {"why": "none of 1 fits", "refused": [{"host": "h2", "why": ["no route"]}]}
+        known["gpu_migrate_waiting"] = shown(one["vars"]["gpu_migrate_waiting"], **known)
+        told[state] = " ".join(shown(one["ansible.builtin.assert"]["fail_msg"], **known).split())
+    assert told["live"].endswith("h2: no route Nothing was stopped.")
+    assert "In images since an earlier run: pid-1. With gpu_migrate_direction: back they come" in told["unspent"]
+
+
+def silent_ones(answer: dict[str, Any]) -> list[str]:
+    (one,) = tasks_of("answered")
+    found = shown(one["vars"]["gpu_migrate_silent"], gpu_migrate_answer=answer)
+    text = one["ansible.builtin.assert"]["fail_msg"]
+    known = {"gpu_migrate_to": "h2", "gpu_migrate_errand": "fetch", "gpu_migrate_silent": found}
+    return [" ".join(shown(text, **known).split())] if found else []
+
+
+def test_a_silent_host_is_seen_in_one_answer_and_in_those_of_a_loop() -> None:
+    words = "h2 did not answer when it was to fetch: no route"
+    gone = {"unreachable": True, "msg": "no route"}
+    assert silent_ones({"changed": False}) == silent_ones({"results": [{"failed": True}, {"unreachable": False}]}) == []
+    assert silent_ones(gone) == [words]
+    assert silent_ones({"results": [{"rc": 0}, gone], "unreachable": True, "msg": "All items completed"}) == [words]
+    assert silent_ones({"results": [{"rc": 0}, gone]}) == [words]
+
+
 def test_what_has_begun_to_come_back_on_the_source_comes_before_another_dump() -> None:
     trees = [{"name": one, "state": one} for one in ("live", "unspent", "restoring", "moved")]
     half = task("move", "Refuse while a restore on the source is half done")["vars"]["gpu_migrate_halves"]
