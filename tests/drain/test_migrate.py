@@ -319,6 +319,21 @@ def test_a_target_that_can_not_restore_gives_it_back(hosts: Sequence[Lab], runs:
     no_keys(h1, h2)
 
 
+def test_a_target_that_could_restore_nothing_gives_back_what_it_never_ran(hosts: Sequence[Lab], runs: Runs) -> None:
+    """As when its GPU is broken: who it is, and what is in its store, is all that it is asked for."""
+    h1, h2 = hosts[:2]
+    job = h1.one()
+    migrate(h1, runs, point=handed("fenced")).come().kill_all()
+    h2.host.sh("mv /usr/sbin/criu /usr/sbin/criu.away")
+    try:
+        told = migrate(h1, runs, gpu_migrate_direction="back").ok().says("On h1 again: pid-")
+    finally:
+        h2.host.sh("mv /usr/sbin/criu.away /usr/sbin/criu")
+    assert lives(job, hosts) == ["h1"], told.text()
+    assert set(images(h2).values()) == {"returned"}
+    migrate(h1, runs, gpu_migrate_direction="back").ok().says("Nothing was on its way")
+
+
 @pytest.fixture
 def cable(hosts: Sequence[Lab]) -> Iterator[Lab]:
     """h2, whose network cable the test may pull."""
