@@ -26,7 +26,7 @@ DIRECTORY = Path("/run/lab")
 JOURNAL = Path("/var/lib/gpufleet/checkpoint.db")
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 HOLDER = "gpufleet-hold"
-WORKLOAD = "gpusim-workload"
+SYSTEM = ("/usr/bin/", "/usr/sbin/", "/usr/lib/")
 TABLES = ("reservations", "settings", "setting_users")
 # The last operation of each process, and the states of one that is not over.
 LATEST = "SELECT * FROM operations WHERE id IN (SELECT max(id) FROM operations GROUP BY boot_id, pid, start_ticks)"
@@ -53,8 +53,12 @@ def entry_of(pid: int) -> list[str]:
 
 
 def state_of(pid: int) -> str:
-    """Of a workload; "" when it is gone, also when its PID is another process by now, as after a reboot."""
-    return (entry_of(pid) or [""])[0] if read(f"/proc/{pid}/comm").strip() == WORKLOAD else ""
+    """Of a workload; "" when it is gone, also when its PID is a program of the system by now, as after a reboot.
+    Workloads are in other places, under names of all kinds."""
+    with contextlib.suppress(OSError):  # a zombie has no program
+        if os.readlink(f"/proc/{pid}/exe").startswith(SYSTEM):
+            return ""
+    return (entry_of(pid) or [""])[0]
 
 
 def processes() -> list[int]:
