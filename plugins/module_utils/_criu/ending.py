@@ -69,12 +69,11 @@ def complete(partial: str) -> Manifest:
     if manifest is None:
         raise ValueError(f"nothing is announced in {partial}")
     names = content(partial)
-    packed = [name for name in names if name.endswith(SUFFIX)]
-    for name in packed:
-        if name[: -len(SUFFIX)] in names:
-            os.unlink(os.path.join(partial, name))  # compressing it was broken off
-    kept = [name for name in names if name not in packed or name[: -len(SUFFIX)] not in names]
-    compressed = "zstd" if any(name in kept for name in packed) else ""
+    torn = [name for name in names if name.endswith(SUFFIX) and name[: -len(SUFFIX)] in names]
+    for name in torn:
+        os.unlink(os.path.join(partial, name))  # compressing it was broken off
+    kept = [name for name in names if name not in torn]
+    compressed = "zstd" if any(name.endswith(SUFFIX) for name in kept) else ""
     whole = replace(manifest, compressed=compressed, chunks=digest.digest(partial, kept))
     write_manifest(partial, whole)
     return whole

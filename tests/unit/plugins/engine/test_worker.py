@@ -15,10 +15,11 @@ import pytest
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils import _worker
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._cuda.backend import Reply
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._hold.guard import RELEASED, UNWANTED
-from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal, open_journal
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal import Journal, Operation, open_journal
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._journal_errors import JournalError
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._outcome import Command, Outcome, outcome_from
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process import is_alive, read_identity
+from ansible_collections.gpufleet.checkpoint.plugins.module_utils._process_model import Identity
 from ansible_collections.gpufleet.checkpoint.plugins.module_utils._worker import Job, Worker
 
 CHILD = """
@@ -50,6 +51,41 @@ class Silent:
         return Answered()
 
 
+def job_of(identity: Identity, journal: str, goal: str, stopped_by: str, guard: str) -> Job:
+    return Job(
+        identity=identity,
+        run_id="mine",
+        goal=goal,
+        executable="/bin/sleep",
+        uid=0,
+        stopped_by=stopped_by,
+        device_bytes={},
+        park=guard != "none",
+        guard=guard,
+        huge_pages="keep",
+        backend=Silent(),  # type: ignore[arg-type]  # one question is all that may be asked
+        journal=journal,
+    )
+
+
+def begin(journal: Journal, identity: Identity, worker: Identity, run_id: str, goal: str, step: str) -> Operation:
+    return journal.begin(
+        run_id=run_id,
+        identity=identity,
+        executable="/bin/sleep",
+        uid=0,
+        goal=goal,
+        state_before="checkpointed" if goal == "running" else "running",
+        step=step,
+        worker=worker,
+        park=True,
+        guard="holder",
+        stopped_by="us",
+        device_bytes={},
+        backend="silent",
+    )
+
+
 def test_one_that_another_run_has_taken_over_keeps_no_room_on_a_gpu(tmp_path: Path) -> None:
     path = str(tmp_path / "journal" / "checkpoint.db")
     with subprocess.Popen(["sleep", "60"]) as victim:
@@ -57,39 +93,12 @@ def test_one_that_another_run_has_taken_over_keeps_no_room_on_a_gpu(tmp_path: Pa
             identity, own = read_identity(victim.pid), read_identity(os.getpid())
             assert identity is not None and own is not None
             journal = open_journal(path)
-            journal.begin(
-                run_id="other",
-                identity=identity,
-                executable="/bin/sleep",
-                uid=0,
-                goal="running",
-                state_before="checkpointed",
-                step="restore",
-                worker=own,
-                park=True,
-                guard="holder",
-                stopped_by="us",
-                device_bytes={},
-                backend="silent",
-            )
+            begin(journal, identity, own, "other", "running", "restore")
             assert journal.reserve([(own, {"GPU-1": 5})], lambda: {"GPU-1": 10}) == [None]
             assert journal.reserved(is_alive) == {"GPU-1": 5}
             ours, theirs = socket.socketpair()
             with ours, theirs:
-                job = Job(
-                    identity=identity,
-                    run_id="mine",
-                    goal="running",
-                    executable="/bin/sleep",
-                    uid=0,
-                    stopped_by="us",
-                    device_bytes={},
-                    park=False,
-                    guard="none",
-                    huge_pages="keep",
-                    backend=Silent(),  # type: ignore[arg-type]  # one question is all that may be asked
-                    journal=path,
-                )
+                job = job_of(identity, path, "running", stopped_by="us", guard="none")
                 ours.sendall(Command("resume").line())
                 ours.shutdown(socket.SHUT_WR)  # then the module leaves
                 Worker(job, theirs).serve()
@@ -135,37 +144,9 @@ def test_a_guard_writes_what_its_journal_lacks_once_it_can(tmp_path: Path, monke
             path = str(tmp_path / "journal" / "checkpoint.db")
             ours, theirs = socket.socketpair()
             with ours, theirs:
-                job = Job(
-                    identity=identity,
-                    run_id="mine",
-                    goal="checkpointed",
-                    executable="/bin/sleep",
-                    uid=0,
-                    stopped_by="",
-                    device_bytes={},
-                    park=True,
-                    guard="holder",
-                    huge_pages="keep",
-                    backend=Silent(),  # type: ignore[arg-type]
-                    journal=path,
-                )
-                worker = Worker(job, theirs)
+                worker = Worker(job_of(identity, path, "checkpointed", stopped_by="", guard="holder"), theirs)
                 journal = open_journal(path)
-                worker._operation = journal.begin(
-                    run_id="mine",
-                    identity=identity,
-                    executable="/bin/sleep",
-                    uid=0,
-                    goal="checkpointed",
-                    state_before="running",
-                    step="checkpoint",
-                    worker=own,
-                    park=True,
-                    guard="holder",
-                    stopped_by="us",
-                    device_bytes={},
-                    backend="silent",
-                )
+                worker._operation = begin(journal, identity, own, "mine", "checkpointed", "checkpoint")
                 suspended = Outcome(ok=True, state="checkpointed", stopped="us")
                 real, failing = Journal.finish, [True, True]
 
@@ -185,7 +166,7 @@ def test_a_guard_writes_what_its_journal_lacks_once_it_can(tmp_path: Path, monke
                 monkeypatch.setattr(worker, "_suspend", lambda _command: suspended)
                 assert "could not be journalled" in worker._perform(Command("suspend")).notes[-1]
                 assert journal.get(worker._operation.id).status == "active"
-                assert worker._guard(object()) == RELEASED  # type: ignore[arg-type]
+                assert worker._guard(object()) == RELEASED  # type: ignore[arg-type]  # the guard is played, and looks at no hold
                 assert journal.get(worker._operation.id).status == "suspended"
                 assert [one is None for one in deadlines] == [False, False, True]
         finally:
